@@ -1,8 +1,10 @@
 """The benchmarks compare like with like, and measure what they say."""
 
+import json
 import sys
 from pathlib import Path
 
+import gpu
 import peers
 import pytest
 import rounds
@@ -84,3 +86,28 @@ def test_without_positions_the_order_of_the_source_does_not_matter(tmp_path, mon
     as_it_is, in_random_order, of_the_next = (line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines())
     assert as_it_is == in_random_order == f"{trial.result()['metrics']['val/loss']:.2f}"
     assert float(of_the_next) > 0
+
+
+def report_of_gpu(monkeypatch, folder, *words):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", f"--out={folder}", "--steps=1", *words])
+    gpu.main()
+    rows = json.loads((folder / "gpu.json").read_text())["rows"]
+    table = (folder / "gpu.md").read_text()
+    assert all(f"| {row['model']} | {row['how']} |" in table for row in rows)
+    return {(row["model"], row["how"]): row for row in rows}
+
+
+def test_the_benchmark_of_a_gpu_runs_without_one_as_far_as_it_can(monkeypatch, tmp_path, capsys):
+    rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo,multi30k")
+    assert not any("error" in row for row in rows.values()), rows
+    assert {how for _, how in rows} == {"counted", "eager", "2 at once"}
+    assert all(row["tokens_per_s"] > 0 for (_, how), row in rows.items() if how != "counted")
+    demo, multi30k = (rows[name, "counted"] for name in ("demo", "multi30k"))
+    assert all(0 < demo[count] < multi30k[count] for count in ("counted_operations", "counted_GB"))
+
+
+def test_a_row_of_the_benchmark_that_fails_names_its_error_and_the_others_come(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(gpu, "shared", None)
+    rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo")
+    assert [how for _, how in rows] == ["counted", "eager", "2 at once"]
+    assert "TypeError" in rows["demo", "2 at once"]["error"] and "error" not in rows["demo", "eager"]

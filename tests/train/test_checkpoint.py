@@ -203,3 +203,21 @@ def test_whole_numbers_are_not_averaged_but_those_of_the_last(tmp_path):
         torch.save(state, tmp_path / f"weights.{step:09d}.pt")
     mean = Checkpoints(tmp_path, 2).averaged(2)
     assert (mean["w"].item(), mean["count"].item(), mean["byte"].item()) == (1.5, 123456789, 200)
+
+
+def test_a_training_on_a_cpu_takes_no_gpu_that_is_there(prepared, tmp_path, monkeypatch):
+    """Asking for the state of its generator would take memory of it. A state in a checkpoint is not used."""
+
+    def taken(*arguments):
+        raise AssertionError("a GPU is used")
+
+    for name in ("get_rng_state", "set_rng_state"):
+        monkeypatch.setattr(torch.cuda, name, taken)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    fit(prepared, config(), Checkpoints(tmp_path))
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    states = saved["callbacks"]["Checkpoints"]["random"]
+    assert states[0]["cuda"] is None
+    states[0]["cuda"] = torch.zeros(16, dtype=torch.uint8)
+    torch.save(saved, tmp_path / "gpu.ckpt")
+    fit(prepared, config(), Checkpoints(tmp_path), checkpoint=tmp_path / "gpu.ckpt")

@@ -7,6 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+from transformer_pl.api import load_trial
+from transformer_pl.complexity import measure
+from transformer_pl.config.levels import resolve
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.train.precision import MasterWeights
 
@@ -95,3 +98,21 @@ def test_what_is_saved_has_the_digits_of_float32(tmp_path):
     assert all((weight != weight.bfloat16()).any() for weight in weights.values() if weight.dim() > 1)
     assert any(not torch.equal(weight, others[name]) for name, weight in weights.items())
     assert trial.result()["metrics"]["val/loss"] == pytest.approx(full.result()["metrics"]["val/loss"], rel=0.02)
+
+
+def test_every_command_that_computes_keeps_float32_in_float32(tmp_path):
+    """Also where something else has let a GPU round it to TF32, so that a trial is translated as it was evaluated."""
+
+    def computes(run):
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        try:
+            run()
+            return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    assert computes(lambda: tiny_trials.train(tmp_path / "runs", {})) == ("highest", False)
+    (folder,) = (tmp_path / "runs/trials").iterdir()
+    assert computes(lambda: load_trial(folder).translate(["ba bo"])) == ("highest", False)
+    assert computes(lambda: measure(resolve([]), [8], "cpu")) == ("highest", False)

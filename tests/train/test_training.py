@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from importlib.metadata import PackageNotFoundError
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from small_trainings import config, fit
 from transformer_pl.config import EOS, Decode
 from transformer_pl.data.batches import collate
 from transformer_pl.data.tokens import evenly_spaced
+from transformer_pl.runtime import environment
 from transformer_pl.train.evaluate import reference_likelihood, translate
 from transformer_pl.train.fit import use_threads
 from transformer_pl.train.module import TransformerModule, seed_of_rank
@@ -168,3 +171,21 @@ def test_no_rank_waits_for_a_training_that_rank_0_does_not_begin(tmp_path, monke
     assert tiny_trials.train(runs, {"decode.alpha": 0.1})[0] == 0
     with pytest.raises(AssertionError, match="waits for rank 0"):
         tiny_trials.train(runs, {"decode.alpha": 0.1, "model.h": 4})
+
+
+def test_a_trial_needs_neither_wandb_nor_datasets(tmp_path, monkeypatch):
+    """Where W&B is off and the text comes from files."""
+    installed = environment.version
+
+    def version(package):
+        if package in ("wandb", "datasets"):
+            raise PackageNotFoundError
+        return installed(package)
+
+    monkeypatch.setattr(environment, "version", version)
+    for name in ("wandb", "datasets"):
+        monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
+    code, trial = tiny_trials.train(tmp_path / "runs", {})
+    packages = json.loads((trial.folder / "env.json").read_text())["packages"]
+    assert code == 0 and packages["torch"] == torch.__version__
+    assert packages["wandb"] == packages["datasets"] == "not installed"

@@ -1,0 +1,333 @@
+"""Training on a GPU: what the card can do at most; rates, memory and launches of four models; trials that share it.
+
+    python tests/benchmarks/gpu.py [--out runs/gpu] [--models demo,multi30k,base,big] [--steps 20] [--minutes 6]
+
+Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
+Each model is trained by Lightning with the settings of a trial, eagerly, compiled, and in `bf16-master`; then several
+processes train the same model at once. What fails is a row, too, and names its error. Without a GPU demo alone is
+trained, on the CPU, and the steps of all models are counted on tensors that have shapes but no values.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import lightning as L
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from transformer_pl.config import Config, sizes
+from transformer_pl.config.levels import Level, resolve, scale_level
+from transformer_pl.data.batches import Batch, TrainStream
+from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.runtime.environment import describe_environment
+from transformer_pl.runtime.files import write_atomically, write_json
+from transformer_pl.runtime.machine import cpu_cores, has_bfloat16
+from transformer_pl.train import fit
+from transformer_pl.train.module import TransformerModule
+from transformer_pl.trials.flops import forward_cost
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+BIG = {"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16, "model.p_drop": 0.3}
+MODELS: dict[str, tuple[str, dict[str, Any], int]] = {  # the scale, what differs, and the mean length of a sentence
+    "demo": ("demo", {}, 11),
+    "multi30k": ("multi30k", {}, 14),
+    "base": ("wmt14", {}, 28),
+    "big": ("wmt14", BIG, 28),
+}
+NEVER = {"trainer.val_every": 10**6, "trainer.log_every": 10**6, "trainer.tokenised_bleu": False}
+WARM = 5  # steps before time is taken
+LEVELS = (1, 2, 4)  # trials that share a card
+ACCUMULATE = (1, 2, 4, 8)  # parts of a batch, more where memory is not enough
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is trained
+
+
+def config_of(name: str, **keys: Any) -> Config:
+    """The config of a model, in half precision where its scale has bfloat16 and the GPU has not."""
+    scale, different, _ = MODELS[name]
+    levels = [scale_level(scale), Level(name, different | NEVER | keys)]
+    if GPU and not has_bfloat16() and resolve(levels).trainer.precision == "bf16-mixed":
+        levels.append(Level("older GPU", {"trainer.precision": "16-mixed"}))
+    return resolve(levels)
+
+
+class Generated(L.LightningDataModule):
+    """Batches of random tokens, of lengths around the mean, by the stream that a trial has."""
+
+    def __init__(self, config: Config, mean: int):
+        super().__init__()
+        self.config, rng = config, np.random.default_rng(1)
+        count = 40 * config.data.batch_tokens // mean
+        lengths = np.clip(rng.normal(mean, mean / 3, count), 3, 3 * mean).astype(int)
+        sides = (lengths, np.clip(lengths + rng.integers(-2, 3, count), 3, None))
+        self.split = Split(*(Tokens.of(rng.integers(4, config.data.vocab_size, one.sum()), one) for one in sides))
+
+    def train_dataloader(self) -> TrainStream:
+        return TrainStream(self.split, self.config)
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        return Batch(*(one.pin_memory() for one in batch[:3]), batch.tokens) if GPU else batch  # type: ignore[arg-type]
+
+
+class Timer(L.Callback):
+    """Takes the time of `steps` steps after WARM, then counts the kernels of one more. meet: called before."""
+
+    def __init__(self, steps: int, meet: Any = lambda: None):
+        self.first, self.last, self.meet, self.made = WARM, WARM + steps, meet, dict[str, Any]()
+        self.started, self.tokens = time.perf_counter(), 0
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        if self.first <= trainer.global_step < self.last and not batch_idx % trainer.accumulate_grad_batches:
+            self.tokens += batch.tokens
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: Any, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if trainer.global_step == self.first:
+            wait()
+            self.meet()
+            if GPU:
+                torch.cuda.reset_peak_memory_stats()
+            self.began = time.perf_counter()
+        if trainer.global_step == self.last:
+            host = time.perf_counter() - self.began
+            wait()
+            seconds, steps = time.perf_counter() - self.began, self.last - self.first
+            self.made |= {"first_s": self.began - self.started, "tokens_per_s": self.tokens / seconds}
+            self.made |= {"ms": 1e3 * seconds / steps, "host_ms": 1e3 * host / steps}
+            if GPU:
+                self.made["memory_GB"] = torch.cuda.max_memory_allocated() / 1e9
+                self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+                self.profiler.start()
+        if trainer.global_step == self.last + 1 and GPU:
+            wait()
+            self.profiler.stop()
+            kernels = [one for one in self.profiler.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+            self.made["kernels"] = len(kernels)
+
+
+def wait() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def trained(name: str, steps: int, meet: Any = lambda: None, **keys: Any) -> dict[str, Any]:
+    """Rates of a training, with the batch in as few parts as memory allows."""
+    for accumulate in ACCUMULATE:
+        config = config_of(name, **keys, **{"optim.max_steps": WARM + steps + 1, "trainer.accumulate": accumulate})
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        module, timer = TransformerModule(config, config.data.vocab_size), Timer(steps, meet)
+        if fit.compiles(config):
+            module.compile_model()
+        try:
+            fit.build_trainer(config, [], [timer]).fit(module, Generated(config, MODELS[name][2]))
+            return {"precision": config.trainer.precision, "accumulate": accumulate, **timer.made}
+        except torch.OutOfMemoryError:
+            del module
+            torch.cuda.empty_cache()
+    raise torch.OutOfMemoryError(f"also with the batch in {ACCUMULATE[-1]} parts")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the card can do, and what a step asks of it
+
+
+def rate(work: float, run: Any, seconds: float = 0.5) -> float:
+    """Units of work per second of a function, of its best call."""
+    best, ends = 0.0, time.perf_counter() + (seconds if GPU else 0.05)
+    run()
+    while not best or time.perf_counter() < ends:
+        wait()
+        began = time.perf_counter()
+        run()
+        wait()
+        best = max(best, work / (time.perf_counter() - began))
+    return best
+
+
+def ceilings() -> dict[str, float]:
+    """The most that this device has of memory traffic and of matrix products."""
+    n, size = (8192, 2**28) if GPU else (512, 2**22)
+    source, target = (torch.ones(size, device=DEVICE) for _ in range(2))
+    found = {"copy GB/s": rate(2 * source.nbytes / 1e9, lambda: target.copy_(source))}
+    half = torch.bfloat16 if has_bfloat16() else torch.float16
+    for kind, dtype in (("fp32", torch.float32), ("half", half)):
+        A = torch.ones(n, n, device=DEVICE, dtype=dtype)
+        found[f"products TFLOP/s {kind}"] = rate(2 * n**3 / 1e12, lambda A=A: A @ A)
+    return found
+
+
+class Count(TorchDispatchMode):
+    """Counts operations, and the bytes that they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = self.bytes = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **kwargs or {})
+        if operation.namespace == "aten" and not operation.is_view and not re.search("empty|_view", str(operation)):
+            self.operations += 1
+            tensors = [one for one in tree_leaves((args, kwargs, result)) if isinstance(one, torch.Tensor)]
+            self.bytes += sum(one.nbytes for one in tensors)
+        return result
+
+
+def counted(name: str) -> dict[str, float]:
+    """The operations of an eager step on tensors without values that say they are on a GPU: an upper bound.
+
+    Dropout counts as the operations that it is on a CPU.
+    """
+    config, length = config_of(name), MODELS[name][2]
+    B, V = config.data.batch_tokens // length, config.data.vocab_size
+    with FakeTensorMode(), mock.patch.object(torch.Tensor, "is_cuda", True):
+        module = TransformerModule(config, V)
+        module.trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
+        adam = module.configure_optimizers()["optimizer"]
+        source, target = (torch.randint(4, V, (B, length)) for _ in range(2))
+        for _ in range(2):  # in the first step Adam makes its state
+            with Count() as count:
+                with torch.autocast("cpu", torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed"):
+                    loss = module.training_step(Batch(source, target, target, B * length), 0)
+                module.backward(loss)
+                adam.step()
+            adam.zero_grad()
+    return {"counted_operations": count.operations, "counted_GB": count.bytes / 1e9}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several processes on one card
+
+
+def shared(name: str, trials: int, steps: int) -> dict[str, Any]:
+    """The rate of so many trainings at once, each with its own share of the cores, as `--per-device` gives them."""
+    cores, share = cpu_cores(), max(1, len(cpu_cores()) // trials)
+    with tempfile.TemporaryDirectory() as folder:
+        words = [f"--one={name}", f"--steps={steps}", f"--trials={trials}", f"--out={folder}"]
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "env": os.environ | {"OMP_NUM_THREADS": str(share)}}
+        processes = [subprocess.Popen([sys.executable, __file__, *words], **options) for _ in range(trials)]
+        for i, process in enumerate(processes):
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(process.pid, [cores[(i * share + j) % len(cores)] for j in range(share)])
+        said = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise RuntimeError(f"a process of {trials} failed; its error is above")
+    return {"tokens_per_s": sum(json.loads(one.splitlines()[-1])["tokens_per_s"] for one in said)}
+
+
+def one_of_several(name: str, steps: int, trials: int, folder: Path) -> None:
+    """Train, beginning to take time when all have come so far, and print the rates."""
+
+    def meet() -> None:
+        (folder / str(os.getpid())).touch()
+        while len(list(folder.iterdir())) < trials:
+            time.sleep(0.01)
+
+    print(json.dumps(trained(name, steps, meet)), flush=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The report
+
+
+def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]:
+    """What is measured, each as it is done: eager training first, then several at once, then what is compiled."""
+    tasks = [(name, {"model": name, "how": "counted"}, lambda name=name: counted(name)) for name in models]
+    real = models if GPU else [name for name in models if name == "demo"]
+
+    def training(how: str, name: str, **keys: Any) -> None:
+        tasks.append((name, {"model": name, "how": how}, lambda: trained(name, steps, **keys)))
+
+    for name in real:
+        training("eager", name)
+    for name in (one for one in real if one in ("demo", "multi30k")):
+        for trials in LEVELS if GPU else LEVELS[1:2]:
+            how = {"model": name, "how": f"{trials} at once"}
+            tasks.append((name, how, lambda name=name, trials=trials: shared(name, trials, steps)))
+    for name in (one for one in real if one in ("base", "big") and has_bfloat16()):
+        training("bf16-master", name, **{"trainer.precision": "bf16-master"})
+    for name in real if GPU else []:
+        training("compiled", name, **{"trainer.compile": "on"})
+    for name, row, run in tasks:
+        try:
+            assert time.monotonic() < ends, "not measured: the time was over (--minutes)"
+            row |= run()
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        if "tokens_per_s" in row:
+            length, config = MODELS[name][2], config_of(name)
+            cost = forward_cost(sizes(config.model, config.data.vocab_size), 1, length, length)
+            row["TFLOP/s"] = 3 * cost.flops / length * row["tokens_per_s"] / 1e12
+        yield row
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as tables."""
+    most = report["ceilings"]
+    lines = [f"{report['device']}, torch {report['packages']['torch']}, {report['cpu']}, {report['date']}", ""]
+    lines += [f"- {name}: {value:,.1f}" for name, value in most.items()]
+    lines += [f"- NVIDIA's MPS: {'on' if report['mps'] else 'off'}", ""]
+    columns = {"precision": "", "accumulate": "", "tokens_per_s": ",.0f", "ms": ",.1f", "host_ms": ",.1f"}
+    columns |= {"share of products": ".0%", "memory_GB": ".2f", "kernels": ",", "first_s": ",.0f"}
+    columns |= {"counted_operations": ",", "counted_GB": ",.1f", "error": ""}
+    lines += [f"| model | how | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    for row in report["rows"]:
+        if "TFLOP/s" in row:
+            kind = "fp32" if row.get("precision", report["precision"][row["model"]]) == "32-true" else "half"
+            row = row | {"share of products": row["TFLOP/s"] / most[f"products TFLOP/s {kind}"]}
+        cells = [format(row[name], spec) if name in row else "" for name, spec in columns.items()]
+        lines.append(f"| {row['model']} | {row['how']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the report (%(default)s)")
+    parser.add_argument("--models", default=",".join(MODELS), help="of %(default)s")
+    parser.add_argument("--steps", type=int, default=20 if GPU else 3, help="of each training (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=6, help="what has not begun by then is left out (%(default)s)")
+    parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
+    parser.add_argument("--trials", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    ends = time.monotonic() + 60 * options.minutes
+    fit.start_libraries()
+    warnings.filterwarnings("ignore", ".*no `val_dataloader`.*")  # of Lightning: nothing is validated here
+    if options.one:
+        one_of_several(options.one, options.steps, options.trials, options.out)
+        return
+    models = options.models.split(",")
+    report: dict[str, Any] = {"date": time.strftime("%Y-%m-%d %H:%M"), "steps": options.steps, "rows": []}
+    report |= {"device": torch.cuda.get_device_name() if GPU else "no GPU: a CPU"}
+    report |= {"mps": "CUDA_MPS_PIPE_DIRECTORY" in os.environ or Path("/tmp/nvidia-mps").exists()}
+    report |= {"precision": {name: config_of(name).trainer.precision for name in models}}
+    report |= describe_environment(["torch", "lightning", "triton"]) | {"ceilings": ceilings()}
+    options.out.mkdir(parents=True, exist_ok=True)
+    for row in rows(models, options.steps, ends):
+        report["rows"].append(row)
+        print(json.dumps(row), flush=True)
+        write_json(options.out / "gpu.json", report)  # after each row, so that nothing is lost
+        write_atomically(options.out / "gpu.md", markdown(report))
+    print(markdown(report))
+
+
+if __name__ == "__main__":
+    main()
