@@ -24,6 +24,7 @@ TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
     "data.vocab_size": 300,
     "data.batch_tokens": 64,
     "decode.extra": 3,
+    "decode.average": 1,
     "trainer.val_every": 2,
     "trainer.log_every": 1,
     "trainer.threads": 1,

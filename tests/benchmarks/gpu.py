@@ -39,7 +39,7 @@ from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.machine import cpu_cores, has_bfloat16
 from transformer_pl.train import fit
 from transformer_pl.train.module import TransformerModule
-from transformer_pl.trials.flops import forward_cost
+from transformer_pl.trials.flops import forward_costs
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -275,7 +275,7 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         if "tokens_per_s" in row:
             length, config = MODELS[name][2], config_of(name)
-            cost = forward_cost(sizes(config.model, config.data.vocab_size), 1, length, length)
+            (cost,) = forward_costs([(sizes(config.model, config.data.vocab_size), 1, length, length)])
             row["TFLOP/s"] = 3 * cost.flops / length * row["tokens_per_s"] / 1e12
         yield row
 
