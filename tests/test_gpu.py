@@ -40,7 +40,6 @@ LOW = torch.bfloat16 if HAS_BFLOAT16 else torch.float16
 MIXED = "bf16-mixed" if HAS_BFLOAT16 else "16-mixed"
 on_a_gpu = pytest.mark.skipif(not GPU, reason="no GPU, or not with -m gpu")
 COMPONENTS = components() if GPU else {"base": {}}  # other tests try all of them on a CPU
-SOME = pytest.mark.parametrize("keys", COMPONENTS.values(), ids=COMPONENTS)
 COMPILED = [False, pytest.param(True, marks=on_a_gpu)]
 
 
@@ -54,7 +53,7 @@ def as_a_command():
 # The model
 
 
-@SOME
+@pytest.mark.parametrize("keys", COMPONENTS.values(), ids=COMPONENTS)
 def test_a_component_keeps_its_properties(keys):
     model = resolve([Level("test", keys)]).model
     exempt = {name for one in not_papers(model).values() for name in getattr(import_component(one.path), "exempt", {})}
@@ -198,8 +197,11 @@ class NoWaiting(L.Callback):
             torch.cuda.set_sync_debug_mode(mode)
 
 
-@SOME
-@pytest.mark.parametrize("compile", ["off", pytest.param("on", marks=on_a_gpu)])
+@pytest.mark.parametrize(
+    ("keys", "compile"),
+    [*((keys, "off") for keys in COMPONENTS.values()), pytest.param({}, "on", marks=on_a_gpu)],
+    ids=[*COMPONENTS, "compiled"],
+)
 def test_twenty_steps_wait_for_nothing(tmp_path, keys, compile):
     chosen = {"trainer.accelerator": "auto", "trainer.precision": MIXED, "optim.max_steps": 23} | keys
     chosen |= {"trainer.log_every": 100, "trainer.val_every": 100, "trainer.compile": compile}
@@ -261,7 +263,7 @@ def test_a_trial_of_scale_demo_is_translated_as_it_was_evaluated(tmp_path):
     assert completed.returncode == 0, completed.stdout + completed.stderr
     (folder,) = (tmp_path / "runs/trials").iterdir()
     trial = Trial(folder)
-    assert not GPU or trial.result()["metrics"]["test/bleu"] > 30
+    assert not GPU or trial.result()["metrics"]["test/bleu"] > 80
     source, _ = Prepared(tmp_path / "runs/data" / trial.data()).text("val")
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in source[:100]))
     found = command("translate", folder, tmp_path / "in.txt", "--runs", tmp_path / "runs").stdout.splitlines()

@@ -9,6 +9,7 @@ trained, on the CPU, and the steps of all models are counted on tensors that hav
 """
 
 import argparse
+import gc
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,16 +136,16 @@ def trained(name: str, steps: int, meet: Any = lambda: None, **keys: Any) -> dic
     for accumulate in ACCUMULATE:
         config = config_of(name, **keys, **{"optim.max_steps": WARM + steps + 1, "trainer.accumulate": accumulate})
         torch._dynamo.reset()
+        gc.collect()  # what the last try has left
+        torch.cuda.empty_cache()
         torch.manual_seed(1)
         module, timer = TransformerModule(config, config.data.vocab_size), Timer(steps, meet)
         if fit.compiles(config):
             module.compile_model()
-        try:
+        with suppress(torch.OutOfMemoryError):
             fit.build_trainer(config, [], [timer]).fit(module, Generated(config, MODELS[name][2]))
             return {"precision": config.trainer.precision, "accumulate": accumulate, **timer.made}
-        except torch.OutOfMemoryError:
-            del module
-            torch.cuda.empty_cache()
+        del module, timer
     raise torch.OutOfMemoryError(f"also with the batch in {ACCUMULATE[-1]} parts")
 
 
@@ -239,7 +241,9 @@ def one_of_several(name: str, steps: int, trials: int, folder: Path) -> None:
 
     def meet() -> None:
         (folder / str(os.getpid())).touch()
+        ends = time.monotonic() + 100
         while len(list(folder.iterdir())) < trials:
+            assert time.monotonic() < ends, "the other processes have not come"
             time.sleep(0.01)
 
     print(json.dumps(trained(name, steps, meet)), flush=True)

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.batches import Batch
+from transformer_pl.data.datamodule import DataModule
 from transformer_pl.train.module import TransformerModule
 
 
@@ -37,6 +38,19 @@ def step(keys):
 @pytest.mark.parametrize("keys", components().values(), ids=components())
 def test_a_training_step_waits_for_nothing(keys):
     step(keys)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_batch_for_a_gpu_is_in_pinned_memory(prepared, device, monkeypatch):
+    """Without which a copy is waited for."""
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
+    data = DataModule(resolve([]), prepared)
+    batch = next(iter(data.val_dataloader()))
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
+    for moved, tensor in zip(data.on_before_batch_transfer(batch, 0), batch, strict=True):
+        assert moved is tensor
+    assert len(pinned) == (3 if device == "cuda" else 0)
 
 
 COUNTING = """
