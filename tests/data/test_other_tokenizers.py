@@ -152,7 +152,6 @@ def test_a_missing_package_or_file_is_told_before_anything_starts(text, monkeypa
 def test_code_and_options_make_another_dataset_and_another_trial(text, module):
     path = module(OWN)
     first = ids(text, "stranger.Own")
-    assert ids(text, "stranger.Own", lower="False") == first  # the default
     path.write_text(OWN.replace("class Other:", "class Other(int):"))
     assert ids(text, "stranger.Own") == first
     others = [ids(text, "stranger.Own", lower=True), ids(text, BYTES)]

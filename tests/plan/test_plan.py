@@ -9,7 +9,7 @@ import pytest
 from helpers import ROOT, a_result, little_text
 from rich.console import Console
 
-from transformer_pl.config import effective_sizes, sizes
+from transformer_pl.config import effective_sizes
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
@@ -103,15 +103,13 @@ def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp
 
 def test_the_cost_is_of_the_dataset_s_lengths_once_they_are_known(tmp_path):
     first, *_ = plan_trials(TABLE3_A, tmp_path)
-    config, lengths = first.config, {"source": 10.0, "target": 20.0}
-    counted_text = SimpleNamespace(is_counted=lambda: True, mean_length=lambda split, side: lengths[side])
+    counted_text = SimpleNamespace(is_counted=lambda: True, mean_lengths=(10.0, 20.0))
     for one, assumed, sides in (
         (first, True, (ASSUMED_LENGTH,) * 2),
-        (first._replace(prepared=counted_text), False, lengths.values()),
+        (first._replace(prepared=counted_text), False, (10.0, 20.0)),
     ):
         estimate = estimate_costs([one], [])[0]
-        model = sizes(config.model, config.data.vocab_size)
-        assert [estimate.cost] == training_costs([(model, config.steps, config.data.batch_tokens, *sides)])
+        assert [estimate.cost] == training_costs([(first.config, sides)])
         assert estimate.assumed == assumed
 
 

@@ -127,9 +127,13 @@ def test_a_recurrent_layer_is_counted_with_all_its_steps():
 
 def test_training_is_three_forward_passes_over_every_token():
     """Batches are filled to 25 pieces a side: 40 sentences of 1000 tokens."""
-    config = built_from(BASE)
-    forward = forward_cost(config, 1, 20, 25).flops
-    short, long = training_costs([(config, 1, 1000, 20, 25), (config, 7, 3000, 20, 25)])
+    forward = forward_cost(built_from(BASE, 37_000), 1, 20, 25).flops
+    steps_and_tokens = ((1, 1000), (7, 3000))
+    configs = [
+        resolve([Level("test", BASE | {"optim.max_steps": steps, "data.batch_tokens": tokens})])
+        for steps, tokens in steps_and_tokens
+    ]
+    short, long = training_costs([(config, (20, 25)) for config in configs])
     assert short.flops == pytest.approx(3 * 40 * forward)
     assert long.flops == pytest.approx(3 * 7 * 120 * forward)
 
@@ -146,7 +150,7 @@ def test_counts_that_differ_look_different():
 
 
 def spent(config):
-    return training_costs([(sizes(config.model, config.data.vocab_size), config.steps, 512, 25, 25)])[0].flops
+    return training_costs([(config, (25, 25))])[0].flops
 
 
 @pytest.mark.parametrize("name", ["table3", pytest.param("layers", marks=pytest.mark.slow)])  # an LSTM takes 10 s

@@ -44,10 +44,11 @@ class Prepared:
         with self._reading("tokenizer.model") as path:
             return load_tokenizer(self.meta["settings"], path.read_bytes())
 
-    def mean_length(self, name: str, side: str) -> float:
-        """The mean of `lengths_with_special` over a split. side: `source` or `target`."""
-        counts = self.meta["splits"][name]
-        return counts[f"{side}_pieces"] / counts["pairs"] + 1
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """The means of `lengths_with_special` over the training pairs: of source and target."""
+        counts = self.meta["splits"]["train"]
+        return counts["source_pieces"] / counts["pairs"] + 1, counts["target_pieces"] / counts["pairs"] + 1
 
     def split(self, name: str) -> Split:
         return Split(*(self._tokens(name, side) for side in SIDES))

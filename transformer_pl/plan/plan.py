@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, Config, Sizes, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, Config, effective_sizes, nominal_sizes
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
@@ -106,22 +106,15 @@ def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str,
         if result["steps"] >= SHORT:
             rates.setdefault(_of_the_speed(result["config"]), []).append(result["wall_s"] / result["flops"])
     first_of_row = {trial.row: trial for trial in reversed(planned)}
-    costs = training_costs([_training(one.config, one.prepared) for one in first_of_row.values()])
+    assumed = (ASSUMED_LENGTH, ASSUMED_LENGTH)
+    prepared = [one.prepared.mean_lengths if one.prepared.is_counted() else assumed for one in first_of_row.values()]
+    costs = training_costs([(one.config, mean) for one, mean in zip(first_of_row.values(), prepared, strict=True)])
     estimates = {}
     for (row, one), cost in zip(first_of_row.items(), costs, strict=True):
         known = rates.get(_of_the_speed(one.config.flat()))
         seconds = statistics.median(known) * cost.flops if known else None
         estimates[row] = CostEstimate(cost, not one.prepared.is_counted(), seconds)
     return estimates
-
-
-def _training(config: Config, dataset: Prepared) -> tuple[Sizes, int, int, float, float]:
-    """What `training_costs` reads."""
-    source, target = (
-        dataset.mean_length("train", side) if dataset.is_counted() else ASSUMED_LENGTH for side in ("source", "target")
-    )
-    model = sizes(config.model, config.data.vocab_size)
-    return model, config.steps, config.data.batch_tokens, source, target
 
 
 def _of_the_speed(config: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.check.run import check_model
 from transformer_pl.check.training import check_training
-from transformer_pl.config import replaced, sizes
+from transformer_pl.config import replaced
 from transformer_pl.config.component_sources import keep_sources
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
@@ -106,8 +106,6 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
     _record_beginning(run, prepared)
     check_training([config])
     exempt = check_model(config.model, config.data.vocab_size, run.runs)
-    source, target = (prepared.mean_length("train", side) for side in ("source", "target"))
-    model_sizes = sizes(config.model, len(prepared.tokenizer))
     earlier = fit.trained_elsewhere(run, rerun)
     with trial_logger(run) as (logger, wandb):
         steps, earlier_s = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
@@ -117,7 +115,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
         if sampled := [line[sample] for line in lines if sample in line]:
             metrics[sample] = sampled[-1]
         converged = convergence(lines, steps)
-        [cost] = training_costs([(model_sizes, steps, config.data.batch_tokens, source, target)])
+        [cost] = training_costs([(config, prepared.mean_lengths)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         logger.log_result(metrics, steps)
         wandb.tell(translations=evaluation.examples)
@@ -137,7 +135,7 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "params": evaluation.params,
             "steps": steps,
             "stopped_early": steps < config.steps,
-            "flops": cost.flops,
+            "flops": cost.flops * (steps / config.steps),
             "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
             "wall_s": round(earlier_s + time.perf_counter() - started, 1),
             "exempt": exempt,

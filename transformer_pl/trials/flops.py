@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Sizes
+from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.config.components import component_names
 from transformer_pl.runtime.isolated import isolated
 
@@ -36,17 +36,17 @@ def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
     return [known[one] for one in passes]
 
 
-def training_costs(trainings: Sequence[tuple[Sizes, int, int, float, float]]) -> list[Cost]:
-    """The costs of trainings: each has `steps` batches, with `batch_tokens` tokens per language.
+def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> list[Cost]:
+    """The costs of trainings: of each the config, and the mean tokens per sentence of source and target.
 
-    trainings: model, steps, batch_tokens, and the mean tokens per sentence of source and target, which are rounded. A
-    backward pass costs two forward passes.
+    The means are rounded. A backward pass costs two forward passes.
     """
-    lengths = [(max(1, round(source)), max(1, round(target))) for *_, source, target in trainings]
-    forward = forward_costs([(one[0], 1, *pair) for one, pair in zip(trainings, lengths, strict=True)])
+    models = [sizes(config.model, config.data.vocab_size) for config, _ in trainings]
+    lengths = [(max(1, round(source)), max(1, round(target))) for _, (source, target) in trainings]
+    forward = forward_costs([(model, 1, *pair) for model, pair in zip(models, lengths, strict=True)])
     return [
-        Cost(cost.params, 3 * steps * cost.flops * batch_tokens / max(pair))
-        for (_, steps, batch_tokens, *_), pair, cost in zip(trainings, lengths, forward, strict=True)
+        Cost(cost.params, 3 * config.steps * cost.flops * config.data.batch_tokens / max(pair))
+        for (config, _), pair, cost in zip(trainings, lengths, forward, strict=True)
     ]
 
 
