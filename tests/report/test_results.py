@@ -1,4 +1,4 @@
-"""The tables of sweeps/README.md at scale multi30k are those of the trials in sweeps/results."""
+"""The tables of sweeps/README.md at scales demo and multi30k are those of the trials in sweeps/results."""
 
 import re
 import tarfile
@@ -16,15 +16,17 @@ from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
 ROOT = Path(__file__).parents[2]
-HEADING = "## Table 3 at scale multi30k\n"
-COMMAND = re.compile(r"^    python -m transformer_pl.sweep (\S+) --scale multi30k --seeds (\S+)$", re.MULTILINE)
+HEADINGS = {"demo": "## Table 3 (A) at scale demo\n", "multi30k": "## Table 3 at scale multi30k\n"}
+COMMAND = re.compile(
+    r"^    python -m transformer_pl.sweep (sweeps/\S+)(?: --scale multi30k)?(?: --seeds (\S+))?$", re.MULTILINE
+)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Those of the trials in the archives of scale multi30k."""
+    """Those of the trials in the archives."""
     runs = tmp_path_factory.mktemp("runs")
-    for archive in (ROOT / "sweeps" / "results").glob("multi30k_*.tar.xz"):
+    for archive in (ROOT / "sweeps" / "results").glob("*.tar.xz"):
         with tarfile.open(archive) as files:
             files.extractall(runs, filter="data")
     return [one | {"config": KEYS | one["config"]} for one in finished_results(runs)]  # some keys are younger
@@ -36,17 +38,18 @@ def chosen(config):
 
 
 def tables():
-    """Of each table of the section: the sweep file and the seeds of the command above it, and its cells by heading."""
-    section = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split(HEADING)[1].split("\n## ")[0]
-    _, *parts = COMMAND.split(section)
-    for file, seeds, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        lines = [map(str.strip, line[1:-1].split("|")) for line in text.splitlines() if line.startswith("|")]
-        yield file, seeds, {heading: cells for heading, _, *cells in zip(*lines, strict=True)}
+    """Of each table: its scale, the sweep file and the seeds of the command above it, and its cells by heading."""
+    text = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8")
+    for scale, heading in HEADINGS.items():
+        _, *parts = COMMAND.split(text.split(heading)[1].split("\n## ")[0])
+        for file, seeds, table in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            lines = [map(str.strip, line[1:-1].split("|")) for line in table.splitlines() if line.startswith("|")]
+            yield scale, file, seeds, {name: cells for name, _, *cells in zip(*lines, strict=True)}
 
 
-@pytest.mark.parametrize(("file", "seeds", "printed"), [pytest.param(*table, id=table[1]) for table in tables()])
-def test_a_table_is_that_of_the_trials(results, tmp_path, file, seeds, printed):
-    sweep = read_sweep(ROOT / file, "multi30k", seeds.split(","))
+@pytest.mark.parametrize(("scale", "file", "seeds", "printed"), [pytest.param(*one, id=one[0]) for one in tables()])
+def test_a_table_is_that_of_the_trials(results, tmp_path, scale, file, seeds, printed):
+    sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
@@ -62,8 +65,8 @@ def test_a_table_is_that_of_the_trials(results, tmp_path, file, seeds, printed):
 
 def test_each_trial_is_one_of_table_3(results):
     """Of any of its seeds: a seed is published as far as it is trained."""
-    rows = read_sweep(ROOT / "sweeps" / "table3.yaml", "multi30k").rows
-    configs = [chosen(config) for row in rows for config in row.configs]
+    sweeps = [read_sweep(ROOT / "sweeps" / "table3.yaml", scale) for scale in HEADINGS]
+    configs = [chosen(config) for sweep in sweeps for row in sweep.rows for config in row.configs]
     for result in results:
         assert sum(config <= result["config"].items() for config in configs) == 1, result["folder"]
 
