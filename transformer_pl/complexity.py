@@ -21,7 +21,6 @@ from transformer_pl.runtime.command_line import CommandParser, run_command, whol
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
-from transformer_pl.trials.runs_folder import as_folder
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
@@ -38,7 +37,7 @@ def main(argv: list[str]) -> int:
     sets, lengths = read_pairs(options.set, "--set").values, sorted(options.n)
     sweep = read_sweep(options.file, SCALE if options.scale is None else options.scale, sets=sets)
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-    folder = options.runs / "complexity" / as_folder(sweep.name)
+    folder = options.runs / "complexity" / sweep.name
     check_writable(folder)
     check_models((row.configs[0] for row in sweep.rows), options.runs)
     machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from transformer_pl.config.types import (
-    DATASET,
     LARGEST,
     PLAIN_NAME,
-    REVISION,
+    PLAIN_NAMES,
     ClassPath,
     Component,
     Count,
@@ -105,13 +104,13 @@ class Data(Section):
     )
     path: TextOrNone = Field(default=None, description="folder that holds the text")
     hub: TextOrNone = Field(
-        default=None, pattern=DATASET, description="dataset of the Hugging Face hub; unused where path is set"
+        default=None, pattern=PLAIN_NAMES, description="dataset of the Hugging Face hub; unused where path is set"
     )
     subset: TextOrNone = Field(
         default=None, pattern=PLAIN_NAME, description="configuration of the hub's dataset, such as de-en"
     )
     revision: TextOrNone = Field(
-        default=None, pattern=REVISION, description="branch, tag or commit of the hub's dataset"
+        default=None, pattern=PLAIN_NAMES, description="branch, tag or commit of the hub's dataset"
     )
     name: TextOrNone = Field(
         default=None,

@@ -42,13 +42,12 @@ def _none_from_text(value: object) -> object:
 CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no path has a NUL, and an end of line breaks tables
 PLAIN = r"\w[\w.+-]*"  # becomes a folder below another, so it must not lead out of it
-PLAIN_NAME, DATASET, REVISION = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})?$", rf"^{PLAIN}(/{PLAIN})*$"
+PLAIN_NAME, PLAIN_NAMES = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})*$"
 FORMS = {
     CLASS_PATH: "the import path of a class",
     TEXT: "text without control characters",
     PLAIN_NAME: "a short name of letters, digits and . _ + -",
-    DATASET: "NAME or OWNER/NAME, of letters, digits and . _ + -",
-    REVISION: "a branch, a tag or a commit, of letters, digits and . _ + - /",
+    PLAIN_NAMES: "a name, or names with / between, of letters, digits and . _ + -",
 }
 
 

@@ -21,7 +21,6 @@ from transformer_pl.runtime.command_line import (
     whole_numbers,
 )
 from transformer_pl.runtime.errors import suggestion
-from transformer_pl.trials.runs_folder import as_folder
 
 BUDGET = 8  # tries per row of --retune
 PACKAGE = Path(__file__).parents[1]
@@ -72,7 +71,7 @@ def complete_sweep_options(options: argparse.Namespace) -> None:
 
 def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
     """`runs/sweeps/<name>@<scale>`; --set, --retune and a user's scale make another table: they add a hash."""
-    name, own = as_folder(f"{sweep.name}@{Path(sweep.scale).stem}"), sweep.scale not in scale_names()
+    name, own = f"{sweep.name}@{Path(sweep.scale).stem}", sweep.scale not in scale_names()
     differs = other_table(options) + (json.dumps(scale_level(sweep.scale).values, default=str) if own else "")
     if differs:
         name += "-" + hashlib.sha256(differs.encode()).hexdigest()[:6]

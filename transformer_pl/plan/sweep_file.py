@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple
 
 from transformer_pl.config import PLUGINS, Config, is_known_key, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
+from transformer_pl.config.types import FORMS, PLAIN_NAME
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
-from transformer_pl.runtime.files import broken_name_rule, read_yaml
+from transformer_pl.runtime.files import read_yaml
 from transformer_pl.trials.identity import describe_difference, row_identity, same_row
 from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
@@ -25,6 +27,7 @@ SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of 
 OF_THE_BUDGET = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
 MOST_TRIALS = 10_000  # of a grid
+LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
 
 
 class Row(NamedTuple):
@@ -112,11 +115,9 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     for key in [str(key) for key in content if key not in TOP_LEVEL]:
         remedy = "; write it under `parameters`" if is_known_key(key) else suggestion(key, TOP_LEVEL)
         errors.append(f"{path}: {key}: no key of a W&B sweep{remedy}")
-    names = (("name", content.get("name", path.stem), ""), ("project", content.get("project", PROJECT), "#?%:"))
-    for key, name, refused_by_wandb in names:
-        if not isinstance(name, str):
-            errors.append(f"{path}: {key} = {shown(name)}: must be text; write it in quotes")
-        elif rule := broken_name_rule(name, refused_by_wandb):
+    for key, name in (("name", content.get("name", path.stem)), ("project", content.get("project", PROJECT))):
+        if not isinstance(name, str) or not re.fullmatch(PLAIN_NAME, name) or len(name) > LONGEST_NAME:
+            rule = f"must be {FORMS[PLAIN_NAME]}, at most {LONGEST_NAME} characters"
             errors.append(f"{path}: {key} = {shown(repr(name))}: {rule}; choose another")
     return errors
 

@@ -1,4 +1,4 @@
-"""Files that are written atomically, JSON and YAML that is read strictly, and the rule for names of files."""
+"""Files that are written atomically, JSON and YAML that is read strictly."""
 
 import json
 import os
@@ -23,7 +23,6 @@ CORE_RULES = (  # of YAML 1.2, and `<<`: what is not text. PyYAML's are of 1.1: 
     ("int", "([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
     ("float", r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"),
 )
-LONGEST_NAME = 128  # characters: W&B's limit for a project and a group, and about half of a file system's limit
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -137,16 +136,3 @@ def read_yaml(path: Path) -> dict[str, Any]:
         kind = "empty" if content is None else f"a {type(content).__name__}"
         raise InputError(f"{path}: must hold keys and values, but is {kind}")
     return content
-
-
-def broken_name_rule(name: str, without: str = "") -> str | None:
-    r"""The rule that a name breaks which must not lead out of its folder; None if it breaks none.
-
-    without: characters that are forbidden beside `/` and `\`.
-    """
-    forbidden = "/\\" + without
-    fits = 0 < len(name) <= LONGEST_NAME and name.isprintable() and name not in (".", "..")
-    if fits and not set(name) & set(forbidden):
-        return None
-    characters = f"1 to {LONGEST_NAME} printable characters, none of {' '.join(forbidden)}"
-    return f"must be a plain name: {characters}, not . or .."

@@ -1,8 +1,6 @@
-"""The runs folder: the names of its folders, and the finished trials in it."""
+"""The finished trials in a runs folder."""
 
-import hashlib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,6 @@ from transformer_pl.runtime.files import read_json
 from transformer_pl.trials.trial import Trial
 
 MOST_LISTED = 20  # trials in a message
-
-
-def as_folder(name: str) -> str:
-    """A sweep's title as the name of its folder; with a short hash where characters were replaced, as others may be."""
-    folder = re.sub(r"[^A-Za-z0-9@._-]+", "-", name)
-    return folder if folder == name else f"{folder}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
