@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from transformer_pl.config import Config, Data
+from transformer_pl.config import Component, Config, Data
 from transformer_pl.config.component_sources import task_digest
-from transformer_pl.config.components import described, import_component
+from transformer_pl.config.components import build_derived
 from transformer_pl.runtime.errors import InputError, shown
 
 LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
@@ -108,18 +108,11 @@ def best_goal(metric: str) -> Literal["minimize", "maximize"]:
 @cache
 def task_of(data: Data) -> Task:
     """The task that `data.task` names. Raises an InputError for a path that holds none."""
-    try:
-        task_class = import_component(data.task)
-    except InputError as error:
-        raise InputError(*(f"data.task = {message}" for message in error.messages)) from None
-    rule = f"data.task = {data.task}: must be a class derived from transformer_pl.task.Task with a Measure as `measure`"
-    try:
-        task: Any = task_class() if issubclass(task_class, Task) else None  # a result may name any class
-        is_task = isinstance(task, Task) and isinstance(task.measure, Measure) and isinstance(task.described, str)
-    except Exception as error:
-        raise InputError(f"{rule}, but fails at {described(error)}; fix the task") from None
-    if not is_task:
-        raise InputError(f"{rule} and a text as `described`, but is not; fix the task")
+    task = build_derived("data.task", Component(path=data.task), Task)
+    if not isinstance(getattr(task, "measure", None), Measure) or not isinstance(getattr(task, "described", None), str):
+        raise InputError(
+            f"data.task = {data.task}: must have a Measure as `measure` and a text as `described`; add them"
+        )
     return task
 
 

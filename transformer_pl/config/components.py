@@ -34,6 +34,21 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
         return component_class(*arguments, **_options(component, component_class, len(arguments), given))
 
 
+def build_derived(key: str, component: Component, base: type) -> Any:
+    """Build the component of a key whose class must be derived from `base`: no other class is built.
+
+    Raises an InputError that begins with the key.
+    """
+    try:
+        if not issubclass(import_component(component.path), base):  # a file of results may name any class
+            raise InputError(f"{component.path}: must be derived from {base.__module__}.{base.__qualname__}; derive it")
+        return build(component)
+    except InputError as error:
+        raise InputError(*(f"{key} = {message}" for message in error.messages)) from None
+    except Exception as error:
+        raise InputError(f"{key} = {component.path}: fails at {described(error)}; fix it") from None
+
+
 def import_component(path: str) -> type:
     """Import the class at a path. Raises an InputError that names the file and line where the import fails."""
     module_name, _, name = path.rpartition(".")

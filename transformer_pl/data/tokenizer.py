@@ -17,9 +17,9 @@ import sentencepiece
 
 from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, not_papers
 from transformer_pl.config.component_sources import source_digests
-from transformer_pl.config.components import build, import_component
+from transformer_pl.config.components import build_derived
 from transformer_pl.data.tokens import Tokens
-from transformer_pl.runtime.errors import InputError, described
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 
 BYTES = 256  # tokens that stand for single bytes
@@ -83,17 +83,7 @@ class Tokenizer(ABC):
 
 def build_tokenizer(component: Component) -> Tokenizer:
     """The tokenizer of a component, before `train` or `load`. Raises an InputError for a class that is none."""
-    rule = f"data.tokenizer = {component.path}: must be a class derived from transformer_pl.data.tokenizer.Tokenizer"
-    try:
-        is_one = issubclass(import_component(component.path), Tokenizer)  # the file of a dataset may name any class
-        tokenizer = build(component) if is_one else None
-    except InputError as error:
-        raise InputError(*(f"data.tokenizer = {message}" for message in error.messages)) from None
-    except Exception as error:
-        raise InputError(f"{rule}, but fails at {described(error)}; fix it") from None
-    if not isinstance(tokenizer, Tokenizer):
-        raise InputError(f"{rule}, but is not; derive it")
-    return tokenizer
+    return build_derived("data.tokenizer", component, Tokenizer)
 
 
 def tokenizer_settings(data: Data) -> dict[str, Any]:

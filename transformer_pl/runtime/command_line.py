@@ -64,7 +64,10 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w"))
     signals.install_handler(signals.raise_stopped)
-    _print_every_character()
+    for stream in (sys.stdout, sys.stderr):  # UTF-8 to files and pipes; a terminal shows `?` for what it lacks
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
+                stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     messages: list[str] = []
     try:
         code = main(sys.argv[1:])
@@ -84,14 +87,6 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
             code = code or 1
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # as Python flushes it again
     sys.exit(code)
-
-
-def _print_every_character() -> None:
-    """Write UTF-8 to files and pipes, whatever the locale. A terminal shows `?` for a character that it lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
-                stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,9 +15,7 @@ import yaml
 
 from transformer_pl.runtime.errors import InputError, shown, warn
 
-MERGE = "tag:yaml.org,2002:merge"  # the key `<<`, which takes the keys of other mappings
-CORE_RULES = (  # of YAML 1.2, and `<<`: what is not text. PyYAML's are of 1.1: `on` and `no` are booleans, 1e-4 is text
-    ("merge", "<<$"),
+CORE_RULES = (  # of YAML 1.2: what is not text. PyYAML's are of 1.1: `on` and `no` are booleans, 1e-4 is text
     ("null", "(~|null|Null|NULL|)$"),
     ("bool", "(true|True|TRUE|false|False|FALSE)$"),
     ("int", "([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
@@ -104,15 +102,13 @@ class _StrictLoader(yaml.SafeLoader):
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen = set()
+        seen: list[Any] = []
         for key_node, _ in node.value:
-            is_plain = isinstance(key_node, yaml.ScalarNode) and key_node.tag != MERGE
-            key = self.construct_object(key_node) if is_plain else None
-            if isinstance(key, str | int | float | bool):
-                if key in seen:
-                    problem = f"key {shown(key)!r} is set twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-                seen.add(key)
+            key = self.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else key_node
+            if key in seen:
+                problem = f"key {shown(key)!r} is set twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.append(key)
         return node
 
 
