@@ -95,6 +95,11 @@ def test_a_file_goes_on_where_its_checkpoint_was(tmp_path):
 # W&B
 
 
+def writers():
+    """W&B's processes that this one has started."""
+    return [one for one in processes() if one.parent == os.getpid() and "train.wandb_run" in one.command]
+
+
 # On a slow machine W&B's process outlives the wait for it, as it may.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monkeypatch):
@@ -105,6 +110,7 @@ def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monke
         run.tell(translations=[{"source": "a", "translation": "b"}])
         run.tell(summary={"params": 7})
         run.finish(exit_code)
+        wait_for(lambda: not writers(), 60)
     stopped, ended = offline(tmp_path)
     assert stopped.name.split("-", 3)[3] == ended.name.split("-", 3)[3] == (tmp_path / "wandb" / "run-id").read_text()
     record = json.loads(read_back(ended, "--summary"))
