@@ -133,6 +133,8 @@ def test_the_slot_is_found_by_the_methods(path, slot):
     [
         ([], "COMPONENT"),
         (["stranger.Odd"], "--slot"),
+        (["torch.optim.SGD"], "optimizer"),
+        (["ablations.schedules.Cosine"], "schedule"),
         (["stranger.Odd", "--slot", "fnn"], "fnn"),
         (["stranger.Odd", "--slot", "ffn"], "model.ffn = stranger.Odd"),
         (["stranger.Temperature", "2"], "2"),

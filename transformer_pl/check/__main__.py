@@ -88,6 +88,8 @@ def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
+    if hasattr(component, "step") or "optim" in inspect.signature(component).parameters:
+        raise InputError(f"{path}: must be a part of the model; a sweep checks an optimizer, schedule or loss itself")
     slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
     forward = getattr(component, "forward", component.__call__)
     arguments = len(inspect.signature(forward).parameters) - 1  # without self

@@ -67,7 +67,10 @@ def _train(optim: Optim) -> None:
             training_loss(loss, model.embedding, model.states(source, target), target).backward()
             optimizer.step()
         optimizer.load_state_dict(optimizer.state_dict())  # as a checkpoint does
-        optimizer.step()
+        calls: list[int] = []
+        optimizer.step(lambda: calls.append(1) or torch.zeros(()))  # as Lightning calls it
+        if not calls:
+            raise broken("optimizer", "step(closure) must call closure(), which computes the gradients, but does not")
         weights = list(model.named_parameters())
         if bad := [name for name, weight in weights if not weight.isfinite().all()]:
             raise broken("optimizer", f"must keep weights finite, but {bad[0]} is not after {STEPS} steps at rate 1")
