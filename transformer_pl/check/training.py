@@ -67,8 +67,13 @@ def _train(optim: Optim) -> None:
             training_loss(loss, model.embedding, model.states(source, target), target).backward()
             optimizer.step()
         optimizer.load_state_dict(optimizer.state_dict())  # as a checkpoint does
-        calls: list[int] = []
-        optimizer.step(lambda: calls.append(1) or torch.zeros(()))  # as Lightning calls it
+        calls = []
+
+        def closure() -> float:
+            calls.append(1)
+            return 0.0
+
+        optimizer.step(closure)  # as Lightning calls it
         if not calls:
             raise broken("optimizer", "step(closure) must call closure(), which computes the gradients, but does not")
         weights = list(model.named_parameters())
