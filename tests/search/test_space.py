@@ -5,10 +5,11 @@ from helpers import command
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
-from transformer_pl.config import sizes
+from transformer_pl.plan.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import distribution
 from transformer_pl.search.study import SAMPLERS, construct, pruner
+from transformer_pl.task import open_corpus
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 
@@ -108,14 +109,17 @@ def test_a_mistake_of_a_search_is_named(keys, mistake):
 
 
 @pytest.mark.parametrize("window", [{"min": 4, "max": 32}, {"values": [8, 16]}], ids=str)
-def test_options_and_widths_of_heads_can_be_drawn(window):
+def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     """Base has their defaults: those of the constructor, and d_model / h."""
     fixed = {"model.attention": "ablations.local_attention.LocalAttention", "optim.duration": None}
     space = {"model.attention.window": window, "model.d_k": {"min": 16, "max": 64}}
     search = search_of(space=space | {"optim.duration": {"min": 1, "max": 3}}, fixed=fixed)
     assert search.base_draw == {"model.attention.window": 16, "model.d_k": 64, "optim.duration": 1.0}
-    drawn, base = search.config(search.base_draw)[0], search.base
-    assert drawn.model.attention.options == {"window": 16} and sizes(drawn.model, 9)[:9] == sizes(base.model, 9)[:9]
+    assert search.config(search.base_draw)[0].model.attention == search.base.model.attention
+    corpus = open_corpus(search.base.data)
+    draws = [search.config(draw) for draw in ({}, search.base_draw)]
+    drawn = [plan_trial(0, "", config, keys, "demo", tmp_path, corpus) for config, keys in draws]
+    assert drawn[0].identity == drawn[1].identity
 
 
 def test_a_search_may_have_callbacks():
