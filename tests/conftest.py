@@ -14,9 +14,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which is ignored where `nohup` r
 
 
 def pytest_configure(config):
-    """Only with `-m gpu` do tests see a GPU, in this process and in those that they start."""
+    """Tests see a GPU only with `-m gpu`, also in processes that they start. `-m core` leaves out slow tests."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if config.option.markexpr == "core":  # which takes a minute: without the slow tests of these files
+        config.option.markexpr = "core and not slow"
 
 
 @pytest.fixture(scope="module")
