@@ -460,5 +460,5 @@ def test_a_scale_of_ones_own_is_a_path(tmp_path):
 def test_every_key_is_described():
     described = help_text()
     assert all(f"  --{key}  (" in described for key in KEYS)
-    assert "--model.d_k  (integer from 1 or None; default None)" in described
+    assert "--model.d_k  (default None)" in described
     assert "--optim.match  (steps | flops; default steps)" in described

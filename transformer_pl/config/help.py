@@ -1,11 +1,9 @@
 """What messages and help say of the keys: what is wrong with an unknown one, their JSON schema, the help of `train`."""
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from transformer_pl.config.keys import COMPONENTS, KEYS, SECTIONS, Config
-from transformer_pl.config.types import LARGEST
+from transformer_pl.config.keys import KEYS, SECTIONS, Config
 from transformer_pl.runtime.errors import suggestion
 
 SYNONYMS = {  # what other projects call a key
@@ -41,30 +39,16 @@ def key_schemas() -> dict[str, dict[str, Any]]:
 
 
 def help_text() -> str:
-    """The sections, each with its keys: type, default and description."""
+    """The sections, each with its keys: choices, default and description."""
     lines, section = [], None
     for key, schema in key_schemas().items():
         if key.rpartition(".")[0] != section:
             section = key.rpartition(".")[0]
             about = (type(getattr(Config(), section)).__doc__ or "").partition("\n")[0] if section else ""
             lines += ["", f"{section}: {about}" if section else "without a section:"]
-        lines.append(f"  --{key}  ({type_in_words(key, schema)}; default {KEYS[key]})")
-        lines.append(f"      {schema.get('description', '')}")
+        choices = f"{' | '.join(schema['enum'])}; " if "enum" in schema else ""
+        lines += [f"  --{key}  ({choices}default {KEYS[key]})", f"      {schema.get('description', '')}"]
     return "\n".join(lines[1:])
-
-
-def type_in_words(key: str, schema: Mapping[str, Any]) -> str:
-    """The type of a key by its JSON schema: `integer from 1`, or `auto | cpu | gpu`."""
-    if key in COMPONENTS:
-        return "import path"
-    if "anyOf" in schema:
-        return " or ".join(type_in_words(key, choice) for choice in schema["anyOf"])
-    if "enum" in schema:
-        return " | ".join(schema["enum"])
-    limits = (("minimum", "from"), ("exclusiveMinimum", "above"), ("maximum", "to"), ("exclusiveMaximum", "below"))
-    words = [f"{word} {schema[limit]}" for limit, word in limits if schema.get(limit, LARGEST) != LARGEST]
-    name = {"string": "text", "null": "None", "array": "list"}.get(schema["type"], schema["type"])
-    return " ".join([name, *words])
 
 
 def unknown_key(key: str) -> str:
