@@ -13,6 +13,11 @@ from forked import command
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which is ignored where `nohup` runs the tests
 
 
+def pytest_configure(config):
+    if config.option.markexpr == "core":  # which takes a minute: without the slow tests of these files
+        config.option.markexpr = "core and not slow"
+
+
 @pytest.fixture(scope="module")
 def browser():
     """Headless Chromium."""
