@@ -159,6 +159,7 @@ def test_the_export_of_the_page_translates_as_the_trial_does(workplace, trial, c
     assert len(capsys.readouterr().out.splitlines()) >= 2
 
 
+@pytest.mark.slow  # it uses the functions that the page does
 def test_the_notebook_works(workplace):
     names: dict = {}
     for cell in CELLS:

@@ -105,9 +105,9 @@ def test_the_console_command_becomes_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("sweep smoke --plan >&-", 0),
-        ("sweep smoke --plan >&- 2>&-", 0),
-        ("sweep smoke --plan 2>&1 | true", 1),
+        ("sweep table3_B --plan >&-", 0),
+        ("sweep table3_B --plan >&- 2>&-", 0),
+        ("sweep table3_B --plan 2>&1 | true", 1),
         ("sweep nosuch | true", 2),
         ("sweep nosuch 2>&1 | true", 2),
     ],

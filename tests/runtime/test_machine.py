@@ -228,6 +228,7 @@ def test_a_rank_is_believed_where_a_launcher_has_started_as_many_processes_as_ar
             assert (os.environ["SLURM_NTASKS"], os.environ["SLURM_NTASKS_PER_NODE"]) == ("4", "2")
 
 
+@pytest.mark.slow  # two processes
 def test_a_rank_that_is_only_in_the_environment_changes_nothing(tmp_path):
     """Neither of a trial nor of a sweep, whose trials have two processes each."""
     text = little_text(tmp_path, 60, 8, 6)

@@ -118,6 +118,14 @@ def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
     assert LEFT.search(line)[1] == format_duration(2 * PRINT_EVERY_S)  # 250 steps in this time, and 250 are left
 
 
+def test_an_evaluation_shows_how_many_sentences_are_translated(planned, clock):
+    view = ProgressView(plain(clock), GridQueue(planned[:1], estimates(planned)), 0)
+    view.started(view.queue.next(set()))
+    train(planned[0], 1500)
+    planned[0].trial.set_status("running", translated="3/10")
+    assert "3/10" in shown(view, clock)[0]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The command in a terminal
 

@@ -96,29 +96,27 @@ def test_the_same_command_trains_nothing_again(smoke):
 
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
-    for form, name in (("md", "table.md"), ("csv", "results.csv")):
+    for form, name, how in (("md", "table.md", command), ("csv", "results.csv", forked.command)):
         words = ["report", "sweeps/smoke.yaml", "--runs", runs, "--format", form]
-        completed = command(*words, PYTHONIOENCODING="latin-1")  # which has no Δ
+        completed = how(*words, PYTHONIOENCODING="latin-1")  # which has no Δ
         assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
 
 
 def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
-    """As those of two trials tell, which W&B's own reader reads."""
-    rows = set()
-    for folder, result in list(results(smoke[0]).items())[:2]:
-        (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
-        record = json.loads(read_back(run, "--summary"))
-        assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
-        assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
-        assert record["config"]["effective.d_model"] == 32 and record["config"]["sweep"] == "smoke@demo"
-        rows.add(record["config"]["row"])
-        (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
-        assert (about["project"], about["run_group"], about["job_type"]) == ("transformer-pl", "smoke", "train")
-        assert about["display_name"] == f"{record['config']['row']} s1"
-        (table,) = run.glob("files/media/table/translations*.json")
-        table = json.loads(table.read_text())
-        assert table["columns"] == ["source", "reference", "translation"] and len(table["data"]) == 20
-    assert len(rows) == 2 and rows < {"base", "h=4", "h=1 p_drop=0.0", "position=NoPosition"}
+    """As that of a trial tells, which W&B's own reader reads."""
+    folder, result = next(iter(results(smoke[0]).items()))
+    (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
+    record = json.loads(read_back(run, "--summary"))
+    assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
+    assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
+    assert record["config"]["effective.d_model"] == 32 and record["config"]["sweep"] == "smoke@demo"
+    assert record["config"]["row"] in ("base", "h=4", "h=1 p_drop=0.0", "position=NoPosition")
+    (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
+    assert (about["project"], about["run_group"], about["job_type"]) == ("transformer-pl", "smoke", "train")
+    assert about["display_name"] == f"{record['config']['row']} s1"
+    (table,) = run.glob("files/media/table/translations*.json")
+    table = json.loads(table.read_text())
+    assert table["columns"] == ["source", "reference", "translation"] and len(table["data"]) == 20
 
 
 @pytest.mark.parametrize("file", ["table3_A", "search_size"])

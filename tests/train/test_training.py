@@ -126,13 +126,15 @@ def test_translations_with_a_cache_equal_those_without(prepared):
 
 @pytest.mark.parametrize("extra", [1, 5])
 def test_the_longest_output_is_the_source_s_own_tokens_and_some_more(prepared, monkeypatch, extra):
-    """EOS counts of the output, and not of the source. The model never says it of itself."""
+    """EOS counts of the output, and not of the source. The model never says it of itself. Progress ends at the end."""
     module, source = TransformerModule(config(), len(prepared.tokenizer)), prepared.split("test").source
     embedding = module.model.embedding
     never = torch.where(torch.arange(len(embedding.weight)) == EOS, -1e4, 0.0)
     logits = embedding.logits
     monkeypatch.setattr(embedding, "logits", lambda *given: logits(*given) + never)
-    found = translate(module.model, source, Decode(beam=1, extra=extra), 512)
+    done: list[int] = []
+    found = translate(module.model, source, Decode(beam=1, extra=extra), 512, on_progress=done.append)
+    assert done == sorted(done) and done[-1] == len(source)
     assert [len(best.tokens) + 1 for (best,) in found] == (source.lengths + extra).tolist()
 
 

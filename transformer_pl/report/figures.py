@@ -91,19 +91,19 @@ def _perplexities(trial: Trial) -> dict[int, float]:
 def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) -> Drawing | None:
     """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
     known = [
-        (_labelled(name, row), value, row.score.difference.interval(), significance_mark(row.score), printed[name])
+        (break_name(f"{row.label} {name}".strip()), value, row.score.difference.interval(), row.score, printed[name])
         for name, row in rows.items()
         if (value := row.difference()) is not None and row.score and row.score.difference
     ]
     if not known:
         return None
-    names, values, intervals, significant, of_paper = zip(*known, strict=True)
+    names, values, intervals, scores, of_paper = zip(*known, strict=True)
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
     axes = figure.subplots()
     centres, measure = heights.cumsum() - heights / 2, next(iter(rows.values())).results.measure.title
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
-    faces = [COLOURS[1] if mark else "white" for mark in significant]
+    faces = [COLOURS[1] if significance_mark(score) else "white" for score in scores]
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
@@ -112,11 +112,6 @@ def forest(rows: Mapping[str, TableRow], printed: Mapping[str, float | None]) ->
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     return Drawing("Differences from base", figure, DIFFERENCES)
-
-
-def _labelled(name: str, row: TableRow) -> str:
-    """The paper's letter before the name: `(A) h=1`."""
-    return break_name(name if row.label == name else f"{row.label} {name}".strip())
 
 
 def curves(
@@ -128,7 +123,8 @@ def curves(
     where nothing is known, and of FLOPs where the rows' costs are about equal.
     """
     drawn = [name for name in rows if any(perplexities[name])]
-    if not drawn or (unit != "steps" and not _differ([rows[name].results.flops or 0.0 for name in drawn])):
+    costs = [rows[name].results.flops or 0.0 for name in drawn]
+    if not drawn or (unit != "steps" and max(costs) < DIFFERS * min(costs)):
         return None
     figure, axes = _axes_beside_names(drawn)
     ends, highest = list[tuple[float, float, str, str]](), 0.0
@@ -178,7 +174,8 @@ def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
         for name, row in rows.items()
         if row.score
     }
-    if not _differ([cost for cost, _, _ in points.values()]):
+    costs = [cost for cost, _, _ in points.values()]
+    if not points or max(costs) < DIFFERS * min(costs):
         return None
     best: list[tuple[float, float]] = []
     for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -point[1])):
@@ -195,11 +192,6 @@ def front(rows: Mapping[str, TableRow], cost: str, unit: str) -> Drawing | None:
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     axes.legend(**BESIDE)
     return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
-
-
-def _differ(costs: Sequence[float]) -> bool:
-    """Whether a figure over these costs shows anything."""
-    return bool(costs) and max(costs) >= DIFFERS * min(costs)
 
 
 def growth(times: Mapping[str, Mapping[int, float]]) -> Figure:

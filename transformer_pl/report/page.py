@@ -84,7 +84,7 @@ class PageColumn(NamedTuple):
 def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
     """The columns for the page: what a reader compares first stands first, with intervals below the numbers.
 
-    names: of the rows of a sweep. The table of a search keeps its own columns, but the drawn settings come last.
+    names: of the rows of a sweep. Of a search the drawn settings come last.
     """
     first, *others = table.columns
     if not table.rows:

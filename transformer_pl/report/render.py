@@ -63,8 +63,7 @@ class Table(NamedTuple):
             if not any(name in one.name for one in shown):
                 notes = [re.sub(rf"{words} .*?\.( |$)", "", note).rstrip() for note in notes]
         if hidden:
-            *notes, last = notes
-            notes += [f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {last}"]
+            notes = [*notes[:-1], f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {notes[-1]}"]
         return Group(*map(Text, self.opening), grid, *(Text(note, style="dim") for note in notes if note))
 
     def markdown(self) -> str:

@@ -38,8 +38,8 @@ class SweepCommand:
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
         check_writable(self.folder)
-        command = join(["python", "-m", "transformer_pl.sweep", *sys.argv[1:]])
-        write_json(self.folder / "plan.json", plan | {"command": command, "differs": other_table(self.options)})
+        plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *sys.argv[1:]])}
+        write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.
