@@ -94,7 +94,7 @@ def test_two_commands_share_a_grid(undisturbed, tmp_path):
     assert [sweep.returncode for sweep in sweeps] == [0, 0], printed
     assert table(runs) == expected
     logs = "".join(trial.log.read_text() for trial in trials(runs))
-    assert logs.count("step 75/150") == 2, logs
+    assert logs.count("step 75/150  val/") == 2, logs  # a slow trial may print the loss of that step, too
 
 
 @pytest.mark.slow  # 11 s
