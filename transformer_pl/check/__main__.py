@@ -30,7 +30,7 @@ exit codes: 0 no property is broken; 2 one is broken, or the input is wrong; 130
 
 
 def main(argv: list[str]) -> int:
-    """Print that all properties hold, or a line for each; return 0, or 2 if one is broken."""
+    """Print how many properties hold, and a line for each of the others; return 0, or 2 if one is broken."""
     options = _read_argv(argv)
     slot = options.slot or slot_of(options.component, import_component(options.component))
     inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
@@ -42,20 +42,14 @@ def main(argv: list[str]) -> int:
     measured = isolated(component_names(model), measured_properties, model, vocab_size)
     own = not_papers(model)
     exempted = {name: f"{one.path}: {why}" for one in own.values() for name, why in exempt(one).items()}
+    held = sum(how is None for how in measured.values())  # nothing else is measured where logits are not finite
     where = f"model.{slot} = {options.component}, at scale {options.scale}{inferred}"
-    if all(measured.get(name, "not measured") is None for name in CAUSES):
-        print(f"{where}: {len(CAUSES)} properties hold")
-        return 0
-    print(f"{where}:")
-    for name in CAUSES:
-        if how := measured.get(name):
+    print(f"{where}: {held} of {len(CAUSES)} properties hold")
+    for name, why in exempted.items():
+        print(f"exempt  {name}: {why}")
+    for name, how in measured.items():
+        if how:
             print(f"BROKEN  {name}: {how}; {usual_causes(name, own)}")
-        elif name in measured:
-            print(f"holds   {name}")
-        elif name in exempted:
-            print(f"exempt  {name}: {exempted[name]}")
-        else:
-            print(f"?       {name}: not measured, because the logits are not finite")
     return 2 if any(measured.values()) else 0
 
 

@@ -72,7 +72,6 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
     sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
     run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
-    run.add_argument("--wait", action="store_true", help="for --launcher slurm: wait for the job, print the table")
     worker = "end when nothing is left that no other command trains; no table"
     run.add_argument("--worker", action="store_true", help=worker)
     with_pairs = ("NAME", "KEY=VALUE")
@@ -89,12 +88,12 @@ def read_options(words: list[str]) -> argparse.Namespace:
     if sum(map(bool, (options.file, options.list, options.clean))) != 1:
         parser.error("give one of FILE, --list and --clean")
     if options.launcher == "slurm" and options.worker:  # one that was submitted
-        options.launcher, options.parallel, options.slurm, options.wait = "local", None, None, False
+        options.launcher, options.parallel = "local", None
     elif options.launcher == "slurm":
         here = ["devices", "per_device", "rerun"]
         refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
     else:
-        refuse_options(options, ["slurm", "wait"], "is for --launcher slurm")
+        refuse_options(options, ["slurm"], "is for --launcher slurm")
     return options
 
 

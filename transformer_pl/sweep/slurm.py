@@ -42,8 +42,8 @@ exit $code
 def submit_workers(options: argparse.Namespace, folder: Path, console: Console, trial_count: int) -> bool:
     """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
 
-    False where nothing is left to train, and with --wait, when all workers have ended. options: of the sweep command.
-    folder: of the sweep. Raises an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
+    False where nothing is left to train. options: of the sweep command. folder: of the sweep. Raises an InputError for
+    mistakes in the file of --slurm, and where sbatch refuses the job.
     """
     sbatch_options = read_options(options.slurm)
     tasks = min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
@@ -57,19 +57,17 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
     path = folder / "slurm" / "array.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, script)
-    words = ["sbatch", "--parsable", *(["--wait"] if options.wait else []), str(path)]  # --wait: until all tasks end
     try:
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run(["sbatch", "--parsable", str(path)], capture_output=True, text=True)
     except FileNotFoundError:
         raise InputError("--launcher slurm: needs the command sbatch; start this on a login node") from None
-    if not done.stdout.strip():  # with --wait the exit code is that of the tasks
+    if done.returncode:
         reason = " ".join(done.stderr.split())
         raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
-    if not options.wait:
-        job = done.stdout.strip().partition(";")[0]
-        say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
-        say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
-    return not options.wait
+    job = done.stdout.strip().partition(";")[0]
+    say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
+    say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
+    return True
 
 
 def read_options(path: Path | None) -> dict[str, Any]:
