@@ -73,7 +73,7 @@ def test_the_command_times_every_layer_of_a_sweep(tmp_path):
     local = "model.attention=ablations.local_attention.LocalAttention model.attention.window=8"
     convolution = "model.self_attention=ablations.convolutional_layer.ConvolutionalLayer"
     file.write_text(
-        "name: ~ of mine, a&b\nmethod: grid\nparameters: {model.d_model: {value: 128}, model.h: {value: 2}, "
+        "name: layers-of-mine\nmethod: grid\nparameters: {model.d_model: {value: 128}, model.h: {value: 2}, "
         f'variant: {{values: [base, "{local}", {convolution}]}}}}\n'
     )
     completed = command("complexity", file, "--scale", "demo", "--n", "16,8", "--runs", runs)
