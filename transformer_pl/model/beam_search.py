@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_pl.config import PAD
-from transformer_pl.model.kernels import rows_at_once
 from transformer_pl.model.transformer import Cache, Mask, Transformer
 
 LARGEST_BLOCK = 16  # measured on a CPU at V = 8,000 and 1,600
@@ -96,13 +95,13 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     """Extend the live hypotheses by one token, given its logits (R, k, V)."""
     (R, k, V), n = logits.shape, state.score.size(1)
     length = state.live.size(-1)  # of the extensions: BOS is not counted, the new token is
-    offset = state.logprob - _log_sum_exp(logits)  # (R, k): plus a logit, it is the log-probability of an extension
-    logprob, best = _greatest(logits, offset, min(2 * beam, k * V))  # (R, C)
+    logprobs = logits.log_softmax(-1).add_(state.logprob[..., None])  # (R, k, V) of the extensions
+    logprob, best = _greatest(logprobs.flatten(1), min(2 * beam, k * V))  # (R, C)
     if logprob.isnan().any():  # NaN ranks first, and an infinite logit comes to it
         raise FloatingPointError(f"step must return finite logits or -inf, but got others at length {length}")
     closing = state.limit == length  # (R,)
     logprob[closing] = -torch.inf
-    logprob[closing, :k] = (offset + logits[..., eos])[closing]
+    logprob[closing, :k] = logprobs[..., eos][closing]
     best[closing, :k] = eos + V * torch.arange(k, device=best.device)
     parent, token = best // V, best % V  # (R, C)
 
@@ -124,27 +123,18 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     )
 
 
-def _log_sum_exp(logits: Tensor) -> Tensor:
-    """log sum exp over the last axis of (R, k, V). On a CPU by parts that fit its cache."""
-    rows = logits.flatten(0, 1)
-    return torch.cat([part.logsumexp(-1) for part in rows.split(rows_at_once(rows))]).view(logits.shape[:2])
+def _greatest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` greatest of values (R, n) in each row, best first, and their indexes: a topk that sorts few numbers.
 
-
-def _greatest(logits: Tensor, offset: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` greatest of logits (R, k, V) + offset (R, k) of each sentence, best first, and their indexes in k V.
-
-    They lie in the `count` blocks of tokens that have the greatest maxima, so that few numbers are sorted.
+    They lie in the `count` blocks of a row that have the greatest maxima.
     """
-    _, k, V = logits.shape
-    size = max(size for size in range(1, LARGEST_BLOCK + 1) if V % size == 0)  # tokens of a block
-    blocks = V // size
-    maxima = logits.unflatten(-1, (size, blocks)).amax(-2) + offset[..., None]  # (R, k, blocks)
-    block = maxima.flatten(1).topk(min(count, k * blocks), sorted=False).indices  # (R, blocks that are looked at)
-    parent, first = block // blocks, block % blocks
+    n = values.shape[1]
+    size = max(size for size in range(1, LARGEST_BLOCK + 1) if n % size == 0)  # numbers of a block
+    blocks = n // size
+    block = values.unflatten(1, (size, blocks)).amax(1).topk(min(count, blocks), sorted=False).indices
     inside = blocks * torch.arange(size, device=block.device)
-    index = ((V * parent + first)[..., None] + inside).flatten(1)  # (R, numbers that are looked at)
-    values = logits.flatten(1).gather(1, index) + offset.gather(1, parent).repeat_interleave(size, 1)
-    values, rank = values.topk(count)
+    index = (block[..., None] + inside).flatten(1)  # (R, numbers that are looked at)
+    values, rank = values.gather(1, index).topk(count)
     return values, index.gather(1, rank)
 
 

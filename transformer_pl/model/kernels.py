@@ -105,7 +105,7 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     at a time. With 32 heads of 2 numbers and 11 tokens this is twice as fast, forward and backward.
     """
     (n, k), m = A.shape[-2:], B.shape[-1]
-    if _may_read(A) and A.dtype == torch.float32:
+    if _may_read(A) and A.dtype == torch.float32 and n > 1:  # one row, as in decoding, is multiplied fast as it is
         if k <= m and (zeros := _zeros(k, n * m)):
             return F.pad(A, (0, zeros)) @ F.pad(B, (0, 0, 0, zeros))
         if m < k and (zeros := _zeros(m, n * k)):
