@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ablations.activation_ffn import ActivationFeedForward
 from ablations.additive_attention import AdditiveAttention
+from ablations.alibi import Alibi
 from ablations.attention_biases import AttentionBiases
 from ablations.attention_dropout import AttentionDropout
 from ablations.convolutional_layer import ConvolutionalLayer
@@ -21,9 +23,13 @@ from ablations.linear_attention import LinearAttention
 from ablations.local_attention import LocalAttention
 from ablations.norm_epsilon import NormEpsilon
 from ablations.pre_norm import PreNormResidual
+from ablations.qk_norm_attention import QKNormAttention
 from ablations.recurrent_layer import RecurrentLayer
 from ablations.relative_attention import RelativeAttention
+from ablations.rms_norm import RMSNormResidual
 from ablations.rotary_attention import RotaryAttention
+from ablations.sandwich_norm import SandwichNormResidual
+from ablations.sigmoid_attention import SigmoidAttention
 from ablations.sines_then_cosines import SinesThenCosines
 from ablations.task_vector import TaskVector
 from ablations.unscaled_attention import UnscaledAttention
@@ -68,6 +74,16 @@ def relative(q, k, i, j, part, head):
     return q @ (k + part.a_K[np.clip(j - i, -2, 2) + 2].detach().numpy()) / math.sqrt(D_K)
 
 
+def alibi(q, k, i, j, part, head):
+    """Press et al. 2022, Section 3: with 2 heads the slopes are 1/16 and 1/256."""
+    return q @ k / math.sqrt(D_K) - abs(i - j) / (16, 256)[head]
+
+
+def normalised(q, k, i, j, part, head):
+    """Henry et al. 2020, equation (5): the cosine of the angle between query and key, times g."""
+    return part.g.item() * (q @ k) / math.sqrt((q @ q) * (k @ k))
+
+
 def value(V, i, j, part, head):
     """Shaw et al. 2018, equation (3), or with a bias; elsewhere the value alone."""
     if isinstance(part, RelativeAttention):
@@ -93,6 +109,8 @@ ATTENTIONS = {
     RelativeAttention: (relative, {"most": 2}),
     LinearAttention: (kernel, {}),
     LocalAttention: (dot, {"window": 3}),
+    Alibi: (alibi, {}),
+    QKNormAttention: (normalised, {}),
 }
 
 
@@ -121,6 +139,26 @@ def test_attention_is_its_equation(kind, site, start):
         np.testing.assert_allclose(found[b, head, row], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("length", "g"), [(2, 1.0), (4, math.log2(12))])
+def test_the_scale_of_normalised_queries_begins_at_log2_of_all_pairs(length, g):
+    assert QKNormAttention(CONFIG, "encoder", length=length).g.item() == pytest.approx(g)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sigmoid_attention_is_its_equation(causal):
+    """Ramapuram et al. 2024, equation (3) with b = -log n; a query that sees nothing takes nothing."""
+    torch.manual_seed(1)
+    part, mask = SigmoidAttention(CONFIG, "encoder"), Mask(torch.tensor([[True] * 4, [False] * 4]), causal)
+    Q, K, V = torch.randn(2, H, 4, D_K), torch.randn(2, H, 4, D_K), torch.randn(2, H, 4, D_V)
+    found = part(Q, K, V, mask)
+    assert not found[1].any()
+    for head, i in np.ndindex(H, 4):
+        keys = range(i + 1 if causal else 4)
+        scores = [(Q[0, head, i] @ K[0, head, j]).item() / math.sqrt(D_K) - math.log(len(keys)) for j in keys]
+        expected = sum(V[0, head, j] / (1 + math.exp(-score)) for j, score in zip(keys, scores, strict=True))
+        assert torch.allclose(found[0, head, i], expected, atol=1e-6)
+
+
 def test_attention_dropout_drops_weights_in_training_alone():
     torch.manual_seed(1)
     part, base = AttentionDropout(CONFIG._replace(p_drop=0.25), "decoder"), ScaledDotProductAttention(CONFIG, "decoder")
@@ -142,6 +180,15 @@ def test_the_gated_network_is_its_equation(gate):
     by_hand = {"relu": lambda z: z * (z > 0), "silu": lambda z: z / (1 + (-z).exp())}
     by_hand["gelu"] = lambda z: z * (1 + torch.erf(z / math.sqrt(2))) / 2
     expected = (by_hand[gate](inner[0]) * inner[1]) @ part.W_2.weight.T + part.W_2.bias
+    assert torch.allclose(part(x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("activation", "by_hand"), [("gelu", lambda z: z * (1 + torch.erf(z / math.sqrt(2))) / 2),
+                                                     ("silu", lambda z: z / (1 + (-z).exp()))])  # fmt: skip
+def test_another_activation_is_its_equation(activation, by_hand):
+    torch.manual_seed(1)
+    part, x = ActivationFeedForward(CONFIG, "encoder", activation), torch.randn(2, 3, CONFIG.d_model)
+    expected = by_hand(x @ part.W_1.weight.T + part.W_1.bias) @ part.W_2.weight.T + part.W_2.bias
     assert torch.allclose(part(x), expected, atol=1e-5)
 
 
@@ -179,6 +226,23 @@ def test_pre_norm_is_its_equation():
     normed = F.layer_norm(x, x.shape[-1:], eps=1e-6)
     assert torch.allclose(part(x, lambda x: 3 * x), x + 3 * normed, atol=1e-6)
     assert torch.allclose(part.final_norm()(x), normed, atol=1e-6)
+
+
+def test_a_sandwich_has_a_norm_on_both_sides_of_a_sublayer():
+    """Ding et al. 2021, Section 2.4."""
+    torch.manual_seed(1)
+    part, x = SandwichNormResidual(CONFIG, "encoder"), torch.randn(2, 3, CONFIG.d_model)
+    inner = F.layer_norm(x, x.shape[-1:], eps=1e-6).square()
+    assert torch.allclose(part(x, torch.square), x + F.layer_norm(inner, x.shape[-1:], eps=1e-6), atol=1e-5)
+
+
+def test_rms_norm_is_its_equation():
+    """Zhang and Sennrich 2019, equation (4): the mean stays."""
+    torch.manual_seed(1)
+    part, x = RMSNormResidual(CONFIG, "encoder"), torch.randn(2, 3, CONFIG.d_model)
+    total = x + x + 1
+    expected = total / (total.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    assert torch.allclose(part(x, lambda x: x + 1), expected, atol=1e-6)
 
 
 def test_a_learned_position_is_a_vector_added():

@@ -133,7 +133,6 @@ def workplace(tmp_path_factory):
     (folder / "copying.py").write_text(
         example("python", "class Copying", ROOT / "transformer_pl" / "tasks" / "README.md")
     )
-    (folder / "alibi.py").write_text(example("python", "class Alibi", SLOTS))
     (folder / "alibi.yaml").write_text(example("yaml", "name: alibi", SLOTS))
     with pytest.MonkeyPatch.context() as patch, in_a_command():
         patch.chdir(folder)

@@ -4,7 +4,6 @@ import re
 
 import pytest
 import small_models
-from helpers import ROOT
 from shipped_components import components
 
 from transformer_pl.check.causes import CAUSES, usual_causes
@@ -335,10 +334,3 @@ def test_each_property_has_causes_and_they_name_arguments_that_the_slot_receives
 def test_a_sound_component_keeps_every_property(module, name):
     module(OWN)
     assert [how for measure in PROPERTIES.values() if (how := measure(small_model(own(name))))] == []
-
-
-def test_the_worked_example_keeps_every_property(module):
-    text = (ROOT / "ablations" / "SLOTS.md").read_text()
-    module(re.search(r"`alibi\.py`:\n\n```python\n(.*?)```", text, re.DOTALL)[1])
-    subject = small_models.small({"model.attention": "stranger.Alibi"})
-    assert [how for measure in PROPERTIES.values() if (how := measure(small_model(subject)))] == []
