@@ -18,18 +18,14 @@ from transformer_pl.trials.metrics import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 GAP = 1  # the difference from base of which the table says how many seeds show it
-# First words of the sentences that explain columns, and a word in the names of these columns
-OF_COLUMNS = dict.fromkeys(["The paper has", "Spearman's", "The number of", "The paper's"], "paper") | {
-    "Intervals": "95 %"
-}
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
 
 
-def summary(rows: Sequence[TableRow], names: Sequence[str]) -> str:
+def summary(rows: Sequence[TableRow]) -> str:
     """What the table shows: the rows that differ from base, and what the others could have shown."""
     tested = [
-        (name or row.label, row.score.difference, bool(significance_mark(row.score)))
-        for row, name in zip(rows, names, strict=True)
+        (row.title, row.score.difference, bool(significance_mark(row.score)))
+        for row in rows
         if row.score and row.score.difference
     ]
     if not tested:
@@ -69,7 +65,6 @@ def table_notes(
     rows: Sequence[TableRow],
     base: Config | None,
     paper: PublishedTable | None,
-    names: Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> list[str]:
     """What the rows are, what marks mean, what is missing, and the link; the arguments are those of `build_table`."""
@@ -77,7 +72,7 @@ def table_notes(
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
     notes = (
         (_training_note(rows, base or rows[0].results.config, paper), order),
-        (_significance_note(rows, names), _convergence_note(rows)),
+        (_significance_note(rows), _convergence_note(rows)),
         (_gaps_note(rows), _stopped_note(rows), exempt, *added),
         (LEGEND,),
     )
@@ -162,7 +157,7 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     return note.rstrip()
 
 
-def _significance_note(rows: Sequence[TableRow], names: Sequence[str]) -> str:
+def _significance_note(rows: Sequence[TableRow]) -> str:
     """What the mark, the p-values and the intervals are of."""
     compared = [row.score for row in rows if row.score]
     seeds = sorted({len(row.results.done) for row in rows if row.results.done})
@@ -181,7 +176,7 @@ def _significance_note(rows: Sequence[TableRow], names: Sequence[str]) -> str:
         note += ". "
     if compared:
         note += f"Intervals are for other sentences{' and other seeds' if several else ''}. "
-    if apart := [name or row.label for row, name in zip(rows, names, strict=False) if row.score and row.score.is_apart]:
+    if apart := [row.title for row in rows if row.score and row.score.is_apart]:
         note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows, so it has a variance of its own."
     return note.rstrip()
 
