@@ -30,9 +30,7 @@ LONG = 512  # the exponent is fitted from here on; below, the overhead of a call
 
 def main(argv: list[str]) -> int:
     options = read_options(argv)
-    import torch  # it takes seconds, and matplotlib one
-
-    from transformer_pl.report import figures as plots
+    import torch  # it takes seconds
 
     sets, lengths = read_pairs(options.set, "--set").values, sorted(options.n)
     sweep = read_sweep(options.file, SCALE if options.scale is None else options.scale, sets=sets)
@@ -50,8 +48,7 @@ def main(argv: list[str]) -> int:
     console.print(table.terminal(console.width))
     write_atomically(folder / "complexity.md", table.markdown())
     write_atomically(folder / "complexity.csv", table.csv())
-    plots.save(plots.growth({name: seconds for name, (_, seconds) in layers.items()}), folder / "complexity")
-    say(console, f"table, times and plot: {folder}")
+    say(console, f"table and times: {folder}")
     return 0
 
 

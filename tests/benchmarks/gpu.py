@@ -221,7 +221,7 @@ def counted(name: str) -> dict[str, float]:
 
 
 def shared(name: str, trials: int, steps: int) -> dict[str, Any]:
-    """The rate of so many trainings at once, each with its own share of the cores, as `--per-device` gives them."""
+    """The rate of so many trainings at once, each with its own share of the cores."""
     cores, share = cpu_cores(), max(1, len(cpu_cores()) // trials)
     with tempfile.TemporaryDirectory() as folder:
         words = [f"--one={name}", f"--steps={steps}", f"--trials={trials}", f"--out={folder}"]

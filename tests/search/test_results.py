@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from tests.search.searches import OPTUNA, queue_of, search_of
 from transformer_pl.report import figures as plots
 from transformer_pl.report.cells import EXEMPT
-from transformer_pl.report.search_page import BY_RANK, FEWEST_FOR_IMPORTANCES, draw_search_plots
+from transformer_pl.report.search_page import draw_search_plots
 from transformer_pl.report.search_table import search_table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import create_study
@@ -77,33 +77,16 @@ def test_a_trial_that_is_exempt_from_a_property_is_marked(tmp_path):
         assert text.count("on purpose") >= 1
 
 
-def importances(results):
-    """The share of each key, as the figure shows it."""
-    (goal,) = results.search.goals
-    return optuna.importance.get_param_importances(results.complete, evaluator=BY_RANK, target=results.target(goal))
-
-
-@pytest.mark.parametrize("key", ["model.p_drop", "optim.lr_scale"])
-def test_the_key_that_matters_has_the_highest_importance(tmp_path, key):
-    search, study = made(tmp_path, lambda drawn: drawn[key], trials=60)
-    shares = importances(SearchResults(search, study, tmp_path))
-    assert max(shares, key=shares.get) == key and sum(shares.values()) == pytest.approx(1)
-    (tmp_path / "few").mkdir()
-    few = made(tmp_path / "few", lambda drawn: 1.0, FEWEST_FOR_IMPORTANCES - 1)
-    assert set(draw_search_plots(SearchResults(*few, tmp_path))) == {"history", "parallel"}
-
-
 def test_two_goals_have_a_pareto_front_with_figures(tmp_path):
     two = made(tmp_path, lambda drawn: (60 + drawn["model.h"], 1e9 * drawn["model.h"] + drawn["model.p_drop"]), **TWO)
     results = SearchResults(*two, tmp_path)
-    assert set(draw_search_plots(results)) == {"history", "parallel", "importances", "front"}
+    assert set(draw_search_plots(results)) == {"history", "parallel", "front"}
     front = {record["model.h"]: record["val/bleu"] for record in results.records if record["state"] == "best"}
     assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # the cheapest of each
 
 
 @pytest.mark.parametrize("up", [False, True], ids=["minimize", "maximize"])
 def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
-    """Importances include diverged trials: the learning rate matters only because high ones diverge."""
     name, way, worst = ("val/bleu", "maximize", -math.inf) if up else ("val/ppl", "minimize", math.inf)
     rng = np.random.default_rng(1)
 
@@ -114,11 +97,9 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     diverged = [record for record in results.records if record["state"] == "diverged"]
     assert len(diverged) > 5 and results.records[-len(diverged) :] == diverged
     assert all(record[name] is None for record in diverged)
-    shares = importances(results)
-    assert max(shares, key=shares.get) == "optim.lr_scale"
     assert "inf" not in search_table(results).csv()
     figures = draw_search_plots(results)
-    assert set(figures) == {"history", "parallel", "importances"}
+    assert set(figures) == {"history", "parallel"}
     for stem, drawing in figures.items():
         svg = plots.save(drawing.figure, tmp_path / stem)
         assert svg.with_suffix(".png").stat().st_size and name in svg.read_text()

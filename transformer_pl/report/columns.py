@@ -14,7 +14,7 @@ from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
-from transformer_pl.report.notes import OF_COLUMNS, change_note, summary, table_notes
+from transformer_pl.report.notes import change_note, summary, table_notes
 from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
@@ -40,11 +40,11 @@ def table_of(
     folder: the sweep's, which knows what was planned when its training started.
     """
     trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
-    rows = [read_row(row.configs[0], of_row) for row, of_row in zip(sweep.rows, trials, strict=True)]
+    rows = [read_row(row.configs[0], of_row, row.name) for row, of_row in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     changed = change_note(read_json(folder / "plan.json").get("tested"), tested_by(sweep)) if folder else ""
     added = [*sweep.notes, _leaks_note(planned), changed]
-    return build_table(rows, sweep.base, paper, [row.name for row in sweep.rows], added)
+    return build_table(rows, sweep.base, paper, added)
 
 
 def _leaks_note(planned: Sequence[PlannedTrial]) -> str:
@@ -60,24 +60,19 @@ def build_table(
     rows: Sequence[RowResults],
     base: Config | None = None,
     paper: PublishedTable | None = None,
-    names: Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> Table:
     """The table of at least one row. Differences are to `base`, if that is among the rows.
 
-    paper: the printed table that stands beside it. names: of the rows; they stand where the paper has no label.
-    added: further sentences for its notes.
+    paper: the printed table that stands beside it. added: further sentences for its notes.
     """
-    table_rows, names = make_table_rows(rows, base, paper), names or [""] * len(rows)
+    table_rows = make_table_rows(rows, base, paper)
     keys = _differing_keys([row.settings for row in table_rows])
-    columns = [column for column in _columns(table_rows, keys, names, paper) if any(column.cells)]
+    columns = [column for column in _columns(table_rows, keys, paper) if any(column.cells)]
     metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].measure.name}"])
     metrics |= dict.fromkeys(metric for row in rows for result in row.done for metric in result["metrics"])
-    records = [
-        {"name": name} | _record(row, keys, list(metrics), paper) for name, row in zip(names, table_rows, strict=True)
-    ]
-    notes = table_notes(table_rows, base, paper, names, added)
-    return Table(columns, records, notes, table_rows, summary(table_rows, names), OF_COLUMNS)
+    records = [_record(row, keys, list(metrics), paper) for row in table_rows]
+    return Table(columns, records, table_notes(table_rows, base, paper, added), table_rows, summary(table_rows))
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
@@ -104,7 +99,7 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
 
 
-def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper: PublishedTable | None) -> list[Column]:
+def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None) -> list[Column]:
     """All columns of a table, also those that stay empty."""
 
     def column(name: str, cell: Callable[[TableRow], str], meaning: str = "", rank: int | None = None) -> Column:
@@ -123,6 +118,7 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
         return column(f"paper {name}", lambda row: cell(row.published) if row.published else "", meaning, rank)
 
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
+    differs = "What differs from base. Labels such as (A) are the paper's."
     title, star, dagger = measure.title, cells.SIGNIFICANT, cells.UNCONVERGED
     signatures = " and ".join(dict.fromkeys(result["signature"] for row in rows for result in row.results.done))
     tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
@@ -140,8 +136,8 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
     )
     power = "The true difference that would be found in 80 % of cases, with this row's seeds."
     columns = [
-        Column("row", [cells.marked(r.label or name, r.results.exempt) for r, name in zip(rows, names, strict=True)]),
-        *(Column(cells.setting_title(key), cells.setting_cells(key, rows), setting=True) for key in keys),
+        column("row", lambda row: cells.marked(row.title, row.results.exempt), differs),
+        *(Column(cells.setting_title(key), cells.setting_cells(key, rows), drop_rank=0, setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=8, meaning="Trained weights of the model."),
         measured("PPL", cells.perplexity, likelihood, 10),
         *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
@@ -186,7 +182,7 @@ def _columns(rows: list[TableRow], keys: list[str], names: Sequence[str], paper:
 
 def _record(row: TableRow, keys: list[str], metrics: list[str], paper: PublishedTable | None) -> dict[str, Any]:
     results, published, score = row.results, row.published, row.results.measure.name
-    record: dict[str, Any] = {"row": row.label} | {key: row.settings.get(key) for key in keys}
+    record: dict[str, Any] = {"name": results.name, "row": row.label} | {key: row.settings.get(key) for key in keys}
     record |= {"seeds": len(results.results), "done": len(results.done)}
     record |= {state: results.states.count(state) for state in ("failed", "diverged")}
     record |= {"params": results.params, "flops": results.flops, "exempt": results.exempt or None}

@@ -15,7 +15,6 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report import cells
 from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.errors import InputError
@@ -47,7 +46,7 @@ def write_page(
     drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
     per row; None: the first finished seed of each row. Base comes first.
     """
-    drawings = draw_sweep_plots(sweep, planned, table) if drawings is None else drawings
+    drawings = draw_sweep_plots(planned, table) if drawings is None else drawings
     if shown is None:
         first = {one.row: one for one in reversed(planned) if one.trial.result()}
         shown = [first[row] for row in sorted(first)]
@@ -60,7 +59,7 @@ def write_page(
         sweep=sweep,
         scale=Path(sweep.scale).stem,
         table=table,
-        columns=page_columns(table, [row.name for row in sweep.rows]),
+        columns=page_columns(table),
         command=read_json(folder / "plan.json").get("command"),
         duration=format_duration,
         figures=[(n, one, _inline_svg(save(one.figure, folder / "figures" / n))) for n, one in drawings.items()],
@@ -81,10 +80,10 @@ class PageColumn(NamedTuple):
     folded: bool = False  # shown only on demand
 
 
-def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
+def page_columns(table: Table) -> list[PageColumn]:
     """The columns for the page: what a reader compares first stands first, with intervals below the numbers.
 
-    names: of the rows of a sweep. Of a search the drawn settings come last.
+    Of a search the drawn settings come last.
     """
     first, *others = table.columns
     if not table.rows:
@@ -93,11 +92,7 @@ def page_columns(table: Table, names: Sequence[str]) -> list[PageColumn]:
     title = table.rows[0].results.measure.title
     below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}  # by the column above
     below |= dict.fromkeys(("p", f"paper Δ {title}", "seeds", "params"), "")
-    rows = list(zip(names, table.rows, strict=True))
-    labels = [row.label if row.label != name else "" for name, row in rows]
-    marked = [cells.marked(name, row.results.exempt) for name, row in rows]
-    meaning = "What differs from base. Labels such as (A) are the paper's."
-    shown = [PageColumn(Column("row", marked, meaning=meaning), Column("", labels))]
+    shown = [PageColumn(first)]
     shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
     folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
     return shown + [PageColumn(one, folded=True) for one in folded]

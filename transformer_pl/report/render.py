@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
@@ -19,8 +19,7 @@ from transformer_pl.trials.metrics import finite_or_none
 if TYPE_CHECKING:
     from transformer_pl.report.rows import TableRow
 
-JOINED = "differs"  # the column that all settings share where space is short; its long cells take several lines
-JOINED_WIDTH = 28  # characters that it needs at least
+NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones take several lines
 
 
 class Column(NamedTuple):
@@ -29,7 +28,7 @@ class Column(NamedTuple):
     name: str  # the heading
     cells: list[str]
     setting: bool = False  # a setting in which the rows differ, rather than a result
-    drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 1 first; None: never
+    drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 0 first; None: never
     meaning: str = ""  # for a reader who knows the paper
 
 
@@ -41,7 +40,6 @@ class Table(NamedTuple):
     notes: list[str]
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
-    of_columns: Mapping[str, str] = {}  # first words of sentences in notes; and a word in the names of their columns
 
     @property
     def opening(self) -> list[str]:
@@ -51,20 +49,16 @@ class Table(NamedTuple):
     def terminal(self, width: int) -> Group:
         """The table for a terminal of this width.
 
-        All columns are shown if they fit. Otherwise the settings are joined into one column, and columns are dropped by
-        their rank as needed. A note names these, and no note explains them.
+        Columns are dropped by their rank until the others fit. A note names those that are hidden.
         """
-        joined, ranks = _join_settings(self.columns), {column.drop_rank or 0 for column in self.columns} | {0}
-        fewer = [[one for one in joined if one.drop_rank is None or one.drop_rank > last] for last in sorted(ranks)]
-        tries, console = [(columns, _grid(columns)) for columns in (self.columns, *fewer)], Console(width=UNBROKEN)
-        shown, grid = next((one for one in tries if console.measure(one[1]).minimum <= width), tries[-1])
-        hidden, notes = [one.name for one in self.columns if not one.setting and one not in shown], self.notes
-        for words, name in self.of_columns.items():
-            if not any(name in one.name for one in shown):
-                notes = [re.sub(rf"{words} .*?\.( |$)", "", note).rstrip() for note in notes]
-        if hidden:
+        console, shown, notes = Console(width=UNBROKEN), self.columns, self.notes
+        for last in sorted({column.drop_rank for column in self.columns if column.drop_rank is not None}):
+            if console.measure(_grid(shown)).minimum <= width:
+                break
+            shown = [one for one in shown if one.drop_rank is None or one.drop_rank > last]
+        if hidden := [one.name for one in self.columns if one not in shown]:
             notes = [*notes[:-1], f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {notes[-1]}"]
-        return Group(*map(Text, self.opening), grid, *(Text(note, style="dim") for note in notes if note))
+        return Group(*map(Text, self.opening), _grid(shown), *(Text(note, style="dim") for note in notes))
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -101,29 +95,17 @@ class Table(NamedTuple):
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _join_settings(columns: list[Column]) -> list[Column]:
-    """The columns with one column `h=1 d_k=512 d_v=512` in place of one per setting."""
-    settings = [column for column in columns if column.setting]
-    if not settings:
-        return columns
-    others = [column for column in columns if not column.setting]
-    rows = zip(*(column.cells for column in settings), strict=True)
-    joined = [" ".join(f"{c.name}={cell}" for c, cell in zip(settings, cells, strict=True) if cell) for cells in rows]
-    first = columns.index(settings[0])
-    return [*others[:first], Column(JOINED, joined, setting=True), *others[first:]]
-
-
 def _grid(columns: list[Column]) -> Grid:
-    """The columns as rich lays them out. A heading of several words has two lines; names of rows and JOINED wrap."""
+    """The columns as rich lays them out. A heading of several words has two lines; names of rows wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, column in enumerate(columns):
-        heading, wraps = column.name.replace(" ", "\n", 1), column.name == JOINED or not place
+        heading, wraps = column.name.replace(" ", "\n", 1), not place
         width = max(map(cell_len, [*heading.split("\n"), *column.cells]))
         grid.add_column(
             Text(heading),
             justify="left" if wraps else "right",
             no_wrap=not wraps,
-            min_width=min(width, JOINED_WIDTH) if wraps else width,
+            min_width=min(width, NAME_WIDTH) if wraps else width,
             overflow="fold",
         )
     for cells in zip(*(column.cells for column in columns), strict=True):

@@ -35,6 +35,7 @@ class RowResults(NamedTuple):
     sentences: np.ndarray | None = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
     endings: Sequence[Convergence | None] = ()  # by seed; None where it is not known
     machines: Sequence[dict[str, Any]] = ()  # of the finished seeds, see `Trial.machine`
+    name: str = ""  # what differs from base: `h=4`
 
     @property
     def done(self) -> list[dict[str, Any]]:
@@ -110,6 +111,12 @@ class TableRow:
         printed = f"({label})" if len(label) == 1 else label
         return f"base {printed}".strip() if self.is_base and label != "base" else printed
 
+    @property
+    def title(self) -> str:
+        """The name of the row, after a letter of the paper's table: `(A) h=4`. A word of the paper stands alone."""
+        label = self.label
+        return label if self.is_base or (label and label[0] != "(") else f"{label} {self.results.name}".strip()
+
     def difference(self, metric: str | None = None) -> float | None:
         """Mean minus base's mean, of the score or of a metric.
 
@@ -132,15 +139,15 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
 
 
-def read_row(config: Config, trials: Sequence[Trial]) -> RowResults:
-    """Read the results of a row's trials, as far as they are finished."""
+def read_row(config: Config, trials: Sequence[Trial], name: str = "") -> RowResults:
+    """Read the results of a row's trials, as far as they are finished. name: what differs from base."""
     results, measure, sentences = [trial.result() for trial in trials], task_of(config.data).measure, None
     with suppress(InputError):  # the scores of the sentences are not here
         of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
         sentences = np.stack(of_seeds) if of_seeds else None
     endings = [convergence.of_trial(trial) for trial in trials]
     machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
-    return RowResults(config, results, [trial.state() for trial in trials], sentences, endings, machines)
+    return RowResults(config, results, [trial.state() for trial in trials], sentences, endings, machines, name)
 
 
 def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:

@@ -1,12 +1,10 @@
 """The page of a search, and its figures, which Optuna draws."""
 
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.plan.plan import PlannedTrial, plan_trial
@@ -20,19 +18,16 @@ from transformer_pl.search.study import FOLDER, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
 
-FEWEST_FOR_IMPORTANCES = 8  # finished trials, below which importances are mostly noise
-BY_RANK = PedAnovaImportanceEvaluator(target_quantile=0.25)  # arXiv:2304.10255: the best quarter against all trials
 SHOWN_TRIALS = 5  # whose translations and attention the page shows: base and the best
 
 
 def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
-    """Return figures with their explanations, by file name: history, parallel coordinates, importances, Pareto front.
+    """Return figures with their explanations, by file name: history, parallel coordinates, Pareto front.
 
     Empty where no trial has a finite value.
     """
-    goals, figures = list(results.search.goals), dict[str, Drawing]()
-    finite = sum(all(map(math.isfinite, trial.values)) for trial in results.complete.trials)
-    if not finite:
+    study, goals, figures = results.study, list(results.search.goals), dict[str, Drawing]()
+    if not any(record[goals[0]] is not None for record in results.records):
         return figures
     for index, goal in enumerate(goals):
         if goal in OF_MODEL:
@@ -41,25 +36,18 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
         of_goal = {"target_name": goal} | ({"target": lambda one, index=index: one.values[index]} if goals[1:] else {})
         figures[f"history{suffix}"] = Drawing(
             f"{goal} in the course of the search",
-            _draw(optuna_plots.plot_optimization_history, results.study, **of_goal),
+            _draw(optuna_plots.plot_optimization_history, study, **of_goal),
             "Each point is a finished trial, in the order of their start; the line is the best so far.",
         )
         figures[f"parallel{suffix}"] = Drawing(
             f"The drawn values of every trial, and its {goal}",
-            _draw(optuna_plots.plot_parallel_coordinate, results.study, **of_goal),
+            _draw(optuna_plots.plot_parallel_coordinate, study, **of_goal),
             "Each line is a finished trial, and crosses each axis at the drawn value. The darker, the better.",
         )
-        if finite >= FEWEST_FOR_IMPORTANCES and len(results.search.space) > 1:
-            by_rank = {"evaluator": BY_RANK, "target": results.target(goal), "target_name": goal}
-            figures[f"importances{suffix}"] = Drawing(
-                f"Importance of each key for being in the best quarter by {goal}",
-                _draw(optuna_plots.plot_param_importances, results.complete, **by_rank),
-                "How much the values of the best quarter differ from all (PED-ANOVA). With few trials it is rough.",
-            )
     if len(goals) in (2, 3):
         figures["front"] = Drawing(
             " against ".join(goals),
-            _draw(optuna_plots.plot_pareto_front, results.complete, target_names=goals),
+            _draw(optuna_plots.plot_pareto_front, study, target_names=goals),
             "Each point is a finished trial. No trial is better in every goal than a red one.",
         )
     return figures
