@@ -313,13 +313,6 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
         assert next(trained_model(on_gpu, prepared, made.trial).parameters()).device.type == "cuda"
 
 
-@binds("data.val_count", "data.test_count")
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_an_evaluation_set_of_another_size_is_refused(folder, tmp_path, split):
-    with pytest.raises(InputError, match=rf"data\.{split}_count = 7"):
-        tiny_trials.train(tmp_path / "runs", {"data.path": folder / "text", f"data.{split}_count": 7})
-
-
 @binds("data.task")
 def test_a_task_says_what_is_read_and_what_is_scored(make):
     trial = make({"data.task": "copying_task.Copying", "data.path": None, "data.vocab_size": 275}).trial

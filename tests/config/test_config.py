@@ -362,12 +362,12 @@ def test_naming_a_component_drops_the_options_of_lower_levels(slot):
 
 
 @pytest.mark.parametrize("key", ["data.path", "data.hub"])
-def test_naming_another_text_drops_the_size_that_a_scale_expects(key):
+def test_naming_another_text_drops_the_subset_of_a_scale(key):
     scale = scale_level("wmt14")
-    assert resolve([scale]).data.test_count == 3003
-    assert resolve([scale, Level("test", {key: "mine"})]).data.test_count is None
-    assert resolve([scale, Level("test", {key: "mine", "data.test_count": 7})]).data.test_count == 7
-    assert resolve([scale, Level("test", {"data.target": "fr"})]).data.test_count == 3003
+    assert resolve([scale]).data.subset == "de-en"
+    assert resolve([scale, Level("test", {key: "mine"})]).data.subset is None
+    assert resolve([scale, Level("test", {key: "mine", "data.subset": "a"})]).data.subset == "a"
+    assert resolve([scale, Level("test", {"data.target": "fr"})]).data.subset == "de-en"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,6 @@ def test_a_folder_that_cannot_be_written_or_fills_up_is_named(tmp_path):
         ({"max_words": 1}, {"train": [("a b", "c"), ("a", "b c")]}, "data.max_words"),
         ({"vocab_size": 9999}, {}, "data.vocab_size = 9999"),
         ({"vocab_size": 9}, {}, "data.vocab_size = 9"),
-        ({"val_count": 3000, "test_count": 1}, {}, "data.val_count = 3,000"),
         ({"max_length": 1}, {}, "data.max_length = 1"),
         ({"train_pairs": 10_000}, {}, "data.train_pairs = 10,000"),
         ({}, {"train": [("a", "b\nc")]}, "train, pair 1"),

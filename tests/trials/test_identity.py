@@ -37,7 +37,6 @@ SAME = [
     ({}, {"trainer.checkpoint_minutes": 1}),
     ({}, {"trainer.callbacks": "[my.Stop]", "trainer.loggers": "my.Log"}),
     ({}, {"data.path": "here"}),
-    ({}, {"data.val_count": 3000, "data.test_count": 3003}),
     ({"data.path": "here"}, {"data.path": "/there"}),
     ({"data.path": "here"}, {"data.path": "/there", "data.name": "news"}),
     ({"data.hub": "someone/texts", "data.revision": "main"}, {"data.path": "a/copy/of/it"}),

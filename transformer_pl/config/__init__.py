@@ -8,7 +8,6 @@ from transformer_pl.config.keys import (
     CLEANING,
     COMPONENTS,
     CORPUS,
-    COUNTS,
     KEYS,
     PLUGINS,
     SIZE_NAMES,

@@ -38,7 +38,6 @@ from transformer_pl.config.types import (
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
 CLEANING = ("train_pairs", "max_words", "max_length_ratio", "deduplicate")  # keys that leave out training pairs
-COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -130,8 +129,6 @@ class Data(Section):
         default=None, description="most words of one sentence per word of the other, in training; unset: no limit"
     )
     deduplicate: bool = Field(default=False, description="keep only the first of equal training pairs")
-    val_count: CountOrNone = Field(default=None, description="validation pairs that must be there; unset: any number")
-    test_count: CountOrNone = Field(default=None, description="test pairs that must be there; unset: any number")
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )

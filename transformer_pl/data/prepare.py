@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from transformer_pl.config import CLEANING, KEYS, Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, used_pairs
+from transformer_pl.data.selection import OnProgress, count_pairs, used_pairs
 from transformer_pl.data.tokenizer import build_tokenizer, tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
@@ -62,7 +62,6 @@ def prepare(
             remedy = "make room, or choose another folder with --runs"
             raise InputError(f"{folder.parent}: cannot be written: {error.strerror or error}; {remedy}") from None
     prepared = Prepared(folder)
-    check_counts(prepared.meta["splits"], data, corpus.description)
     shortest = np.maximum(*(side.lengths_with_special for side in prepared.split("train"))).min()
     if shortest > min(data.max_length, data.batch_tokens):
         keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"

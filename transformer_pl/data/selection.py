@@ -77,7 +77,6 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
             raise InputError(f"{corpus.description}: {rule}, but none of its {read} is one; change them")
     for name, pairs in unseen.items():
         every[name]["seen"] = every[name]["pairs"] - pairs.total()
-    check_counts(every, data, corpus.description)
     return every
 
 
@@ -85,18 +84,6 @@ def leaks(counts: dict[str, Counts]) -> list[str]:
     """What the counts say of evaluation pairs that make a score look too good."""
     found = [(counts[name].get(leak, 0), name, what) for name in EVALUATION for leak, what in LEAKS.items()]
     return [f"{n:,} of the {counts[name]['pairs']:,} {name} pairs are {what}" for n, name, what in found if n]
-
-
-def check_counts(counts: dict[str, Counts], data: Data, description: str) -> None:
-    """Raise an InputError where an evaluation set has not as many pairs as data.val_count or data.test_count."""
-
-    def check(name: str) -> None:
-        expected, actual = getattr(data, f"{name}_count"), counts[name]["pairs"]
-        if expected not in (None, actual):
-            remedy = f"give the whole set, or set data.{name}_count=None"
-            raise InputError(f"data.{name}_count = {expected:,}: {description} has {actual:,} {name} pairs; {remedy}")
-
-    collect_errors(check, EVALUATION)
 
 
 def choose_splits(names: Collection[str], data: Data, place: str, hint: str = "") -> dict[str, str]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, leaks
+from transformer_pl.data.selection import OnProgress, count_pairs, leaks
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say, shown_stages
 from transformer_pl.task import SPLITS, open_corpus, task_of
@@ -38,7 +38,6 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     scored = task_of(data).scoring(data)
     if prepared.is_counted():
         description, counts = prepared.meta["corpus"], prepared.meta["splits"]
-        check_counts(counts, data, description)
     else:
         corpus = open_corpus(data)
         description = corpus.description
