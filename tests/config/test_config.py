@@ -132,7 +132,7 @@ def test_a_config_is_frozen_and_strict():
         ("trainer.tokenised_bleu", "True", True),
         ("trainer.tokenised_bleu", "false", False),
         ("trainer.tokenised_bleu", "off", False),
-        ("data.deduplicate", "yes", True),
+        ("trainer.tokenised_bleu", "yes", True),
         ("trainer.compile", "on", "on"),
         ("trainer.compile", "True", "on"),
         ("optim.max_steps", "1e3", 1000),

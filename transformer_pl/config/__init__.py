@@ -5,7 +5,6 @@ Components and tasks outside of this project may import what this module names.
 
 from transformer_pl.config.help import unknown_key
 from transformer_pl.config.keys import (
-    CLEANING,
     COMPONENTS,
     CORPUS,
     KEYS,

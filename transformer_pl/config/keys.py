@@ -28,7 +28,6 @@ from transformer_pl.config.types import (
     Positive,
     Processes,
     Rate,
-    Ratio,
     Section,
     Text,
     TextOrNone,
@@ -37,7 +36,6 @@ from transformer_pl.config.types import (
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-CLEANING = ("train_pairs", "max_words", "max_length_ratio", "deduplicate")  # keys that leave out training pairs
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -124,11 +122,6 @@ class Data(Section):
     train_pairs: CountOrNone = Field(
         default=None, description="use only this many of the first training pairs; unset: all"
     )
-    max_words: CountOrNone = Field(default=None, description="most words in a sentence of training; unset: no limit")
-    max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
-        default=None, description="most words of one sentence per word of the other, in training; unset: no limit"
-    )
-    deduplicate: bool = Field(default=False, description="keep only the first of equal training pairs")
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )
