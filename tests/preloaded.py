@@ -1,9 +1,7 @@
-"""What the server of forked.py has ready for its forks: what W&B imports late, and the text of scale demo."""
+"""What the server of forked.py has ready for its forks: what W&B imports late."""
 
 import importlib
 from contextlib import suppress
-
-from transformer_pl.data import synthetic
 
 LATE = (
     *("wandb.sdk.launch.inputs.internal", "requests"),
@@ -14,5 +12,3 @@ LATE = (
 for name in LATE:
     with suppress(ImportError):  # as in another version of W&B
         importlib.import_module(name)
-for split in synthetic.SIZES:
-    synthetic.pairs(split)

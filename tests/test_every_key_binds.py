@@ -197,9 +197,6 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.target", "fr"),
         Change("data.train", "other"),
         Change("data.train_pairs", 30),
-        Change("data.max_words", 4),
-        Change("data.max_length_ratio", 1.5, {"data.train": "other"}),
-        Change("data.deduplicate", True, {"data.train": "other"}),
         Change("data.vocab_size", 310),
         Change("data.batch_tokens", 96),
         Change("data.max_length", 9),
@@ -311,13 +308,6 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
     no_gpu = nullcontext() if gpu else pytest.raises((AssertionError, RuntimeError))
     with no_gpu:
         assert next(trained_model(on_gpu, prepared, made.trial).parameters()).device.type == "cuda"
-
-
-@binds("data.val_count", "data.test_count")
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_an_evaluation_set_of_another_size_is_refused(folder, tmp_path, split):
-    with pytest.raises(InputError, match=rf"data\.{split}_count = 7"):
-        tiny_trials.train(tmp_path / "runs", {"data.path": folder / "text", f"data.{split}_count": 7})
 
 
 @binds("data.task")

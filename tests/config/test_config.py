@@ -132,7 +132,7 @@ def test_a_config_is_frozen_and_strict():
         ("trainer.tokenised_bleu", "True", True),
         ("trainer.tokenised_bleu", "false", False),
         ("trainer.tokenised_bleu", "off", False),
-        ("data.deduplicate", "yes", True),
+        ("trainer.tokenised_bleu", "yes", True),
         ("trainer.compile", "on", "on"),
         ("trainer.compile", "True", "on"),
         ("optim.max_steps", "1e3", 1000),
@@ -317,8 +317,6 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
     [
         {"precision": "16-mixed", "accelerator": "cpu"},
         {"precision": "16-mixed", "strategy": "fsdp2"},
-        {"precision": "bf16-master", "strategy": "fsdp2"},
-        {"precision": "bf16-master", "compile": "on"},
         {"compile": "on", "strategy": "fsdp2"},
         {"val_sample": 3, "strategy": "fsdp2"},
     ],
@@ -364,12 +362,12 @@ def test_naming_a_component_drops_the_options_of_lower_levels(slot):
 
 
 @pytest.mark.parametrize("key", ["data.path", "data.hub"])
-def test_naming_another_text_drops_the_size_that_a_scale_expects(key):
+def test_naming_another_text_drops_the_subset_of_a_scale(key):
     scale = scale_level("wmt14")
-    assert resolve([scale]).data.test_count == 3003
-    assert resolve([scale, Level("test", {key: "mine"})]).data.test_count is None
-    assert resolve([scale, Level("test", {key: "mine", "data.test_count": 7})]).data.test_count == 7
-    assert resolve([scale, Level("test", {"data.target": "fr"})]).data.test_count == 3003
+    assert resolve([scale]).data.subset == "de-en"
+    assert resolve([scale, Level("test", {key: "mine"})]).data.subset is None
+    assert resolve([scale, Level("test", {key: "mine", "data.subset": "a"})]).data.subset == "a"
+    assert resolve([scale, Level("test", {"data.target": "fr"})]).data.subset == "de-en"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The properties that every component keeps. A model is built around a component, and each property is measured.
 
-Each function measures one property of a model and returns how it is broken, or None; `causes.py` says what usually
-breaks it. Differences are in units of the standard deviation of the logits. Weights that start at zero are moved: a
-component that begins as the identity would show nothing. Passes that are compared begin with the same buffers.
+Each function measures one property of a model and returns how it is broken, or None. Differences are in units of the
+standard deviation of the logits. Weights that start at zero are moved: a component that begins as the identity would
+show nothing. Passes that are compared begin with the same buffers.
 """
 
 from collections.abc import Callable, Iterator, Sequence

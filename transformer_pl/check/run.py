@@ -12,7 +12,6 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.check.causes import CAUSES, usual_causes
 from transformer_pl.check.training import check_training
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
@@ -23,6 +22,21 @@ from transformer_pl.runtime.isolated import isolated
 
 ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
 CHECKS_REVISION = 4  # raised when a check becomes stricter: then every component is checked again
+
+CAUSES = {  # of each property, in the order in which they are measured: what usually breaks it
+    "the_logits_are_finite": "a division by zero, a root or logarithm of zero, or a softmax over no keys",
+    "the_future_is_hidden": "`mask` is not applied or is inverted (True: may look), or positions are mixed",
+    "padding_changes_nothing": "`mask.keys` is not applied or is inverted (True: a token), or sentences are mixed",
+    "every_token_is_read": "`mask` hides too much, or `x` or the output of `sublayer` is left out",
+    "every_weight_gets_a_gradient": "an unused parameter, `detach`, a choice without gradient, an infinite derivative",
+    "decoding_step_by_step_equals_decoding_at_once": "`start` is ignored, or `cache` misses what later steps need "
+    "(where that is the whole prefix, write `incremental = False`)",
+    "weights_are_what_attention_computes": "`weights` misses a mask, a bias or `start` that `forward` has",
+    "evaluation_repeats": "dropout or noise that `eval()` does not switch off, or a state that is kept",
+    "saved_weights_are_all": "a tensor in a plain attribute in place of a buffer or a parameter",
+    "it_runs_on_the_device_of_its_input": "a tensor in a plain attribute, or made without `device=x.device`",
+    "bfloat16_is_close": "long sums or positions in bfloat16, or a mask value that float32 alone can hold",
+}
 
 Exemptions = dict[str, dict[str, str]]  # by the path of a component: the reasons by the names of properties
 
@@ -117,7 +131,7 @@ def _message(model: Model, name: str, how: str) -> str:
     words += [f"model.{other}.{key}={value}" for other, one in own.items() for key, value in one.options.items()]
     command = join(["python", "-m", "transformer_pl.check", first.path, *words, "--slot", slot])
     return (
-        f"{component_names(model)}: must keep the property {name}, but {how}; {usual_causes(name, own)}; to check it "
+        f"{component_names(model)}: must keep the property {name}, but {how}; usual cause: {CAUSES[name]}; to check it "
         f"again run `{command}`"
         f'; to declare an exception write `exempt = {{"{name}": "the reason"}}` in the class'
     )

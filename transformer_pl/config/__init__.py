@@ -5,10 +5,8 @@ Components and tasks outside of this project may import what this module names.
 
 from transformer_pl.config.help import unknown_key
 from transformer_pl.config.keys import (
-    CLEANING,
     COMPONENTS,
     CORPUS,
-    COUNTS,
     KEYS,
     PLUGINS,
     SIZE_NAMES,

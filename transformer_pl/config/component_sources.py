@@ -1,10 +1,8 @@
 """The code of components and tasks that are not the core's: a digest of it, and copies that stay with a trial.
 
-The code of a class is its statement, the statements of its file that this one refers to, and so on, also in other files
-of the user's that it imports names from. Other classes of a file may change. What a file does when it is imported
-counts. All of a file counts that is imported as a module or by `*`, and where it cannot be known what its code refers
-to: `globals`, `eval`, `__getattr__` of a module.
-Files are read, not imported: every process must find the same.
+The code of a class is its statement, the statements of its file that this one refers to, and so on; what its file does
+when it is imported; and every other file of the user's that this code imports, whole. Other classes of its file may
+change. Files are read, not imported: every process must find the same.
 """
 
 import ast
@@ -21,8 +19,7 @@ from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.errors import installed
 
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-OPAQUE = {"globals", "eval", "exec", "__import__", "import_module"}  # what code that uses these refers to is not known
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
@@ -45,79 +42,58 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     for component in components:
-        for module in _modules(component.path):
-            copy = folder / module.place
+        for module, (spec, _) in _code(component.path).items():
+            file = Path(str(spec.origin))
+            depth = module.count(".") + (2 if spec.submodule_search_locations else 1)  # a package is a folder
+            copy = folder.joinpath(*file.parts[-depth:])  # below the folder that it is imported from
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(module.file, copy)
+            shutil.copyfile(file, copy)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The code of a class
 
 
-class _Module:
-    """A file of the user's, and which of its statements are needed."""
-
-    def __init__(self, name: str, spec: ModuleSpec):
-        self.file, self.package, self.needed = Path(str(spec.origin)), spec.parent or "", set[int]()
-        depth = name.count(".") + (2 if spec.submodule_search_locations else 1)  # a package is a folder
-        self.place = Path(*self.file.parts[-depth:])  # below the folder that it is imported from
-        tree = _tree(self.file)
-        self.body = [one for statement in tree.body for one in _single_imports(statement)]
-        self.binding: dict[str, list[int]] = {}  # the statements that bind a name
-        for index, statement in enumerate(self.body):
-            for bound in _bound(statement):
-                self.binding.setdefault(bound, []).append(index)
-        self.is_opaque = not self.binding.keys().isdisjoint(("*", "__getattr__"))
-        self.effects = [i for i, one in enumerate(self.body) if not (_bound(one) or _is_main(one))]
-
-
 def _digest(path: str) -> str:
-    code = [ast.unparse(module.body[index]) for module in _modules(path) for index in sorted(module.needed)]
+    code = [ast.unparse(statement) for _, statements in _code(path).values() for statement in statements]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()
 
 
-def _modules(path: str) -> list[_Module]:
-    """The user's modules that hold the code of a class."""
-    modules: dict[str, _Module | None] = {}  # None: not the user's
+def _code(path: str) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
+    """By module of the user's, in the order in which they are found: the statements of the code of a class."""
     module, _, name = path.rpartition(".")
-    _need(modules, module, name)
-    return [module for module in modules.values() if module]
+    code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
+    found = [module]
+    for module in found:  # which grows
+        spec = _spec(module) if module not in code and _is_users(module) else None
+        if spec and spec.has_location and spec.origin:
+            statements = _statements(Path(spec.origin))
+            code[module] = spec, statements if code else _referred(statements, name)
+            found += [one for statement in code[module][1] for one in _imported(statement, spec.parent or "")]
+        found += [module.rpartition(".")[0]] if "." in module else []  # the packages above are imported, too
+    return code
 
 
-def _need(modules: dict[str, _Module | None], name: str, attribute: str) -> None:
-    """Take the statements that bind an attribute of a module; all of the module for `*`, and for "" none of it."""
-    if name not in modules:
-        modules[name] = None
-        if "." in name:  # the packages above are imported first
-            _need(modules, name.rpartition(".")[0], "")
-        spec = _spec(name)
-        if spec and spec.has_location and spec.origin and _is_users(name):
-            modules[name] = new = _Module(name, spec)
-            _take(modules, new, new.effects)
-            for statement in new.body:  # these modules are imported, too
-                for _, imported, _ in _imports(statement, new.package):
-                    _need(modules, imported, "")
-    module = modules[name]
-    if module and attribute:
-        is_known = attribute in module.binding and not module.is_opaque
-        _take(modules, module, module.binding[attribute] if is_known else range(len(module.body)))
+def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
+    """The statements of a file that bind a name, those that they refer to, and those that bind nothing, but run.
 
-
-def _take(modules: dict[str, _Module | None], module: _Module, indexes: Iterable[int]) -> None:
-    """Take statements of a module, and what they refer to."""
-    for index in indexes:
-        if index in module.needed:
-            continue
-        module.needed.add(index)
-        for node in ast.walk(module.body[index]):
-            for _, imported, attribute in _imports(node, module.package):
-                _need(modules, imported, attribute)
-            name = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)  # or a type in quotes
-            if isinstance(node, ast.Global) or (isinstance(node, ast.Name) and name in OPAQUE):
-                _take(modules, module, range(len(module.body)))
-            elif isinstance(name, str):
-                _take(modules, module, module.binding.get(name, ()))
+    All of them where it cannot be known which bind the name.
+    """
+    binding: dict[str, list[int]] = {}
+    for index, statement in enumerate(statements):
+        for bound in _bound(statement):
+            binding.setdefault(bound, []).append(index)
+    if name not in binding or "*" in binding:
+        return statements
+    needed = {index for index, one in enumerate(statements) if not (_bound(one) or _is_main(one))}
+    found = [*needed, *binding[name]]
+    for index in found:  # which grows
+        needed.add(index)
+        for node in ast.walk(statements[index]):
+            referred = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)  # or a type in quotes
+            if isinstance(referred, str):
+                found += [one for one in binding.get(referred, ()) if one not in needed]
+    return [statements[index] for index in sorted(needed)]
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -129,27 +105,26 @@ def _is_main(statement: ast.stmt) -> bool:
 
 def _bound(statement: ast.stmt) -> set[str]:
     """The names that a statement of a module binds."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
-    bound = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    inner = [node for node in ast.walk(statement) if isinstance(node, DOCUMENTED)]
-    bound |= {getattr(node, "name", "") for node in inner}  # in a branch, such as `try`
-    return bound | {name for node in ast.walk(statement) for name, *_ in _imports(node, "")}
+    bound = set()
+    for node in [statement] if isinstance(statement, DEFINITIONS) else ast.walk(statement):
+        if isinstance(node, DEFINITIONS):  # also in a branch, such as `try`
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+    return bound
 
 
-def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str, str]]:
-    """What a node imports: the name that it binds, the module, and its attribute (`*`: all, or the module itself)."""
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield alias.asname or alias.name.partition(".")[0], alias.name, "*"
-    elif isinstance(node, ast.ImportFrom):
-        base = ""
-        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
-            base = resolve_name("." * node.level + (node.module or ""), package)
-        for alias in node.names:
-            is_module = bool(base) and _is_users(base) and _spec(f"{base}.{alias.name}") is not None
-            source = (f"{base}.{alias.name}", "*") if is_module else (base, alias.name)
-            yield alias.asname or alias.name, *source
+def _imported(statement: ast.stmt, package: str) -> Iterator[str]:
+    """The modules that a statement imports. Of `from a import b` these are `a`, and `a.b` where that is one."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
 
 
 def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
@@ -161,17 +136,17 @@ def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
     return [statement]
 
 
-def _tree(file: Path) -> ast.Module:
-    """The syntax tree of a file without docstrings; for a file that is no Python, its bytes as a constant."""
+def _statements(file: Path) -> list[ast.stmt]:
+    """The statements of a file, without docstrings; for a file that is no Python, its bytes as a constant."""
     content = file.read_bytes()
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([ast.Expr(ast.Constant(content))], [])
+        return [ast.Expr(ast.Constant(content))]
     for node in ast.walk(tree):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        if isinstance(node, (ast.Module, *DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-    return tree
+    return [one for statement in tree.body for one in _single_imports(statement)]
 
 
 def _is_users(name: str) -> bool:

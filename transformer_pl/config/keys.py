@@ -28,7 +28,6 @@ from transformer_pl.config.types import (
     Positive,
     Processes,
     Rate,
-    Ratio,
     Section,
     Text,
     TextOrNone,
@@ -37,8 +36,6 @@ from transformer_pl.config.types import (
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-CLEANING = ("train_pairs", "max_words", "max_length_ratio", "deduplicate")  # keys that leave out training pairs
-COUNTS = ("val_count", "test_count")  # the keys of `data` that only check its corpus
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "embedding")
 
 
@@ -125,13 +122,6 @@ class Data(Section):
     train_pairs: CountOrNone = Field(
         default=None, description="use only this many of the first training pairs; unset: all"
     )
-    max_words: CountOrNone = Field(default=None, description="most words in a sentence of training; unset: no limit")
-    max_length_ratio: Annotated[Ratio | None, OrNone] = Field(
-        default=None, description="most words of one sentence per word of the other, in training; unset: no limit"
-    )
-    deduplicate: bool = Field(default=False, description="keep only the first of equal training pairs")
-    val_count: CountOrNone = Field(default=None, description="validation pairs that must be there; unset: any number")
-    test_count: CountOrNone = Field(default=None, description="test pairs that must be there; unset: any number")
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )
@@ -179,12 +169,10 @@ class Trainer(Section):
     strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
         default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
-    precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
-        default="32-true", description="of training; bf16-master: bf16 alone, but for master weights in fp32"
-    )
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(default="32-true", description="of training")
     accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
-        default="off", description="torch.compile for training; auto: on a GPU, but not with fsdp2 or bf16-master"
+        default="off", description="torch.compile for training; auto: on a GPU, but not with fsdp2"
     )
     threads: Annotated[Processes | None, OrNone] = Field(
         default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"

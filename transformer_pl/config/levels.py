@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COMPONENTS, COUNTS, KEYS, Config, is_known_key, unknown_key
+from transformer_pl.config import COMPONENTS, KEYS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import broken_constraints
 from transformer_pl.config.types import constraint_of
 from transformer_pl.runtime.errors import InputError, shown
@@ -31,16 +31,15 @@ class Level(NamedTuple):
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    Naming a component drops the options that lower levels gave for its slot. Naming another dataset drops what lower
-    levels say of theirs: the number of pairs that they expect, and of a dataset of the hub its subset and revision.
+    Naming a component drops the options that lower levels gave for its slot, and naming another dataset the subset and
+    the revision of theirs.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
         for slot in COMPONENTS.keys() & values.keys():
             merged = {key: v for key, v in merged.items() if not key.startswith(f"{slot}.")}
         if values.keys() & {"data.path", "data.hub"}:
-            of_the_text = [f"data.{name}" for name in (*COUNTS, "subset", "revision")]
-            merged = {key: v for key, v in merged.items() if key not in of_the_text}
+            merged = {key: v for key, v in merged.items() if key not in ("data.subset", "data.revision")}
         merged |= {key: (value, place) for key, value in values.items()}
     return merged
 

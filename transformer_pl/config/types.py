@@ -75,7 +75,6 @@ Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 NotMinusZero = AfterValidator(abs)  # of a number from 0: -0.0 would make another trial
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinusZero]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
-Ratio = Annotated[float, Field(ge=1, le=LARGEST, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
 Text = Annotated[str, Field(pattern=TEXT)]
 TextOrNone = Annotated[Text | None, OrNone]

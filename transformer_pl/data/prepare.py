@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from transformer_pl.config import CLEANING, KEYS, Data
+from transformer_pl.config import Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, used_pairs
+from transformer_pl.data.selection import OnProgress, count_pairs, used_pairs
 from transformer_pl.data.tokenizer import build_tokenizer, tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
@@ -39,10 +39,10 @@ def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
 
 
 def _settings(data: Data) -> dict[str, Any]:
-    """What decides on the tokens of a corpus. A key of cleaning at its default is left out."""
-    cleaning = {key: value for key in CLEANING if (value := getattr(data, key)) != KEYS[f"data.{key}"]}
+    """What decides on the tokens of a corpus."""
+    first = {"train_pairs": data.train_pairs} if data.train_pairs else {}
     tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
-    return tokens | cleaning | tokenizer_settings(data)
+    return tokens | first | tokenizer_settings(data)
 
 
 def prepare(
@@ -62,7 +62,6 @@ def prepare(
             remedy = "make room, or choose another folder with --runs"
             raise InputError(f"{folder.parent}: cannot be written: {error.strerror or error}; {remedy}") from None
     prepared = Prepared(folder)
-    check_counts(prepared.meta["splits"], data, corpus.description)
     shortest = np.maximum(*(side.lengths_with_special for side in prepared.split("train"))).min()
     if shortest > min(data.max_length, data.batch_tokens):
         keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"

@@ -1,12 +1,8 @@
-"""Which splits and pairs of a dataset are used. Of the training pairs the keys may leave some out.
-
-The paper describes no cleaning, so none is on by default but that of pairs with an empty sentence.
-"""
+"""Which splits and pairs of a dataset are used: of the training pairs those without an empty sentence."""
 
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from hashlib import blake2b
 
 from transformer_pl.config import Data
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
@@ -15,7 +11,7 @@ from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
 
-# `pairs` that are used, and those that are left out by reason: `blank`, `long`, ...; of an evaluation set also LEAKS
+# `pairs` that are used, and those of training that are left out as `blank`; of an evaluation set also LEAKS
 Counts = dict[str, int]
 LEAKS = {"seen": "also training pairs", "equal": "the same text on both sides"}
 OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
@@ -26,32 +22,14 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
 
     counts: receives every pair that is read.
     """
-    counts, seen = {} if counts is None else counts, set[bytes]()
-    is_train = name == "train"
+    counts, is_train = {} if counts is None else counts, name == "train"
     for number, pair in enumerate(itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None), 1):
         if any("\n" in sentence for sentence in pair):
             raise InputError(f"{name}, pair {number}: must have no newline, but is {shown(pair)}; put a blank for it")
-        reason = _reason(pair, data, seen) if is_train else None
-        counts[reason or "pairs"] = counts.get(reason or "pairs", 0) + 1
-        if not reason:
+        kind = "pairs" if not is_train or all(sentence.split() for sentence in pair) else "blank"
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind == "pairs":
             yield pair
-
-
-def _reason(pair: Pair, data: Data, seen: set[bytes]) -> str | None:
-    """The first reason why a training pair is left out; None where it is used. seen: digests of those before it."""
-    shorter, longer = sorted(len(sentence.split()) for sentence in pair)
-    if not shorter:
-        return "blank"
-    if data.max_words is not None and longer > data.max_words:
-        return "long"
-    if data.max_length_ratio is not None and longer > data.max_length_ratio * shorter:
-        return "uneven"
-    if data.deduplicate:
-        before = len(seen)
-        seen.add(blake2b("\n".join(pair).encode(), digest_size=8).digest())
-        if len(seen) == before:
-            return "repeated"
-    return None
 
 
 def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str, Counts]:
@@ -73,11 +51,10 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
         if name == "train" and data.train_pairs and read < data.train_pairs:
             raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
         if not counts["pairs"]:
-            rule = f"{name} must hold a pair with text that data.max_words and data.max_length_ratio allow"
-            raise InputError(f"{corpus.description}: {rule}, but none of its {read} is one; change them")
+            rule = f"{name} must hold a pair with text on both sides, but none of its {read} has"
+            raise InputError(f"{corpus.description}: {rule}; add one")
     for name, pairs in unseen.items():
         every[name]["seen"] = every[name]["pairs"] - pairs.total()
-    check_counts(every, data, corpus.description)
     return every
 
 
@@ -85,18 +62,6 @@ def leaks(counts: dict[str, Counts]) -> list[str]:
     """What the counts say of evaluation pairs that make a score look too good."""
     found = [(counts[name].get(leak, 0), name, what) for name in EVALUATION for leak, what in LEAKS.items()]
     return [f"{n:,} of the {counts[name]['pairs']:,} {name} pairs are {what}" for n, name, what in found if n]
-
-
-def check_counts(counts: dict[str, Counts], data: Data, description: str) -> None:
-    """Raise an InputError where an evaluation set has not as many pairs as data.val_count or data.test_count."""
-
-    def check(name: str) -> None:
-        expected, actual = getattr(data, f"{name}_count"), counts[name]["pairs"]
-        if expected not in (None, actual):
-            remedy = f"give the whole set, or set data.{name}_count=None"
-            raise InputError(f"data.{name}_count = {expected:,}: {description} has {actual:,} {name} pairs; {remedy}")
-
-    collect_errors(check, EVALUATION)
 
 
 def choose_splits(names: Collection[str], data: Data, place: str, hint: str = "") -> dict[str, str]:

@@ -8,12 +8,10 @@ from rich.console import Console
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.data.selection import OnProgress, check_counts, count_pairs, leaks
+from transformer_pl.data.selection import OnProgress, count_pairs, leaks
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say, shown_stages
 from transformer_pl.task import SPLITS, open_corpus, task_of
-
-LEFT_OUT = ("blank", "long", "uneven", "repeated")  # why training pairs are left out
 
 
 def prepare_datasets(datasets: Iterable[Data], runs: Path, console: Console) -> None:
@@ -38,15 +36,14 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     scored = task_of(data).scoring(data)
     if prepared.is_counted():
         description, counts = prepared.meta["corpus"], prepared.meta["splits"]
-        check_counts(counts, data, description)
     else:
         corpus = open_corpus(data)
         description = corpus.description
         if not corpus.is_local:
             return f"dataset: {description}; it is loaded and counted when it is prepared; {scored}"
         counts = count_pairs(corpus, data, on_progress)
-    left_out = sum(counts["train"].get(reason, 0) for reason in LEFT_OUT)
-    without = f" ({left_out:,} are left out)" if left_out else ""
+    blank = counts["train"].get("blank", 0)
+    without = f" ({blank:,} are left out)" if blank else ""
     train, val, test = (counts[name]["pairs"] for name in SPLITS)
     sets = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
     return "; ".join([f"dataset: {description}: {sets}", *leaks(counts), scored])

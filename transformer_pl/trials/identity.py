@@ -10,7 +10,6 @@ from typing import Any
 from transformer_pl.config import (
     COMPONENTS,
     CORPUS,
-    COUNTS,
     KEYS,
     PLUGINS,
     SIZE_NAMES,
@@ -53,7 +52,7 @@ def describe_difference(config: Config, base: Config) -> str:
             ours, theirs = result_plugins(config).get(key, []), result_plugins(base).get(key, [])
             names = "+".join(one.path.rpartition(".")[2] for one in ours)
             changes += [f"{without_section(key)}={names or None}"] if ours != theirs else []
-        elif key in RESULT_TRAINER_KEYS or not (key in ("seed", *_CHECKING_THE_CORPUS) or key.startswith("trainer.")):
+        elif key in RESULT_TRAINER_KEYS or not (key == "seed" or key.startswith("trainer.")):
             is_class = key in (*COMPONENTS, "data.task")
             changes.append(f"{without_section(key)}={str(value).rpartition('.')[2] if is_class else value}")
     return " ".join(changes) or "base"
@@ -87,11 +86,10 @@ class Identity:
 
 # The fingerprint of the data identifies the dataset better than these keys do.
 _OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
-_CHECKING_THE_CORPUS = tuple(f"data.{key}" for key in COUNTS)
 _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _OF_THE_HUB = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
-_NOT_INPUTS = {*_OF_THE_CORPUS, *_CHECKING_THE_CORPUS, "data.name", *_AS_PRODUCTS}
+_NOT_INPUTS = {*_OF_THE_CORPUS, "data.name", *_AS_PRODUCTS}
 _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
 
 
