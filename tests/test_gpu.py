@@ -273,7 +273,7 @@ def test_a_trial_of_scale_demo_is_translated_as_it_was_evaluated(tmp_path):
 
 @pytest.mark.slow
 def test_two_trials_share_a_card(tmp_path):
-    how = ["--parallel", 2, "--devices", 1] if GPU else ["--parallel", 2]
+    how = ["--per-device", 2, "--devices", 1] if GPU else ["--parallel", 2]
     completed = command("sweep", ROOT / "sweeps/smoke.yaml", "--runs", tmp_path / "runs", *how, WANDB_MODE="disabled")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert "2 at a time" in completed.stdout + completed.stderr

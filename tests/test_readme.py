@@ -19,7 +19,7 @@ from tiny_trials import in_a_command
 
 from transformer_pl import translate
 from transformer_pl.check import __main__ as check
-from transformer_pl.data.files import SYNTHETIC
+from transformer_pl.data import synthetic
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
@@ -114,8 +114,8 @@ def workplace(tmp_path_factory):
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     (folder / "text").mkdir()
     little_text(folder / "text", 60, 8, 6)
-    for path in SYNTHETIC.glob("*.trees"):  # for sweeps/table4.yaml
-        (folder / "text" / path.name).write_text("\n".join(path.read_text().splitlines()[:400]))
+    for split in synthetic.SIZES:  # for sweeps/table4.yaml
+        (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
     (folder / "other").mkdir()  # a runs folder without trials
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
     for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials

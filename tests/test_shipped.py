@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import grammar
 import lightning as L
 import optuna
 import pytest
@@ -10,6 +9,7 @@ import torch
 import yaml
 from helpers import GRIDS, SEARCHES, SHIPPED
 
+from transformer_pl.data import synthetic
 from transformer_pl.data.batches import BOS, PAD, Batch
 from transformer_pl.data.tokenizer import build_tokenizer
 from transformer_pl.plan.sweep_file import read_sweep
@@ -70,8 +70,8 @@ def built(config):
 @cache
 def tokens(tokenizer, vocab_size):
     """The tokens of a few synthetic sentences, by a tokenizer that has learned from all."""
-    made, (source, target) = build_tokenizer(tokenizer), zip(*grammar.pairs("val")[:9], strict=True)
-    made.load(made.train(lambda: grammar.pairs("train"), vocab_size))
+    made, (source, target) = build_tokenizer(tokenizer), zip(*synthetic.pairs("val")[:9], strict=True)
+    made.load(made.train(lambda: synthetic.pairs("train"), vocab_size))
     return [made.encode(sentences, side).flat.tolist() for sentences, side in ((source, "source"), (target, "target"))]
 
 

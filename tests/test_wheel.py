@@ -20,7 +20,7 @@ from tiny_trials import TINY
 
 pytestmark = pytest.mark.slow
 PACKAGED = ("transformer_pl", "ablations", "sweeps")
-DATA = (".py", ".yaml", ".html", ".css", ".js", ".en", ".de", ".trees")
+DATA = (".py", ".yaml", ".html", ".css", ".js")
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
     python tests/benchmarks/gpu.py [--out runs/gpu] [--models demo,multi30k,base,big] [--steps 20] [--minutes 6]
 
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
-Each model is trained by Lightning with the settings of a trial, eagerly and compiled; then several processes train the
-same model at once. What fails is a row, too, and names its error. Without a GPU demo alone is trained, on the CPU, and
-the steps of all models are counted on tensors that have shapes but no values.
+Each model is trained by Lightning with the settings of a trial, eagerly, compiled, and in `bf16-master`; then several
+processes train the same model at once. What fails is a row, too, and names its error. Without a GPU demo alone is
+trained, on the CPU, and the steps of all models are counted on tensors that have shapes but no values.
 """
 
 import argparse
@@ -221,7 +221,7 @@ def counted(name: str) -> dict[str, float]:
 
 
 def shared(name: str, trials: int, steps: int) -> dict[str, Any]:
-    """The rate of so many trainings at once, each with its own share of the cores."""
+    """The rate of so many trainings at once, each with its own share of the cores, as `--per-device` gives them."""
     cores, share = cpu_cores(), max(1, len(cpu_cores()) // trials)
     with tempfile.TemporaryDirectory() as folder:
         words = [f"--one={name}", f"--steps={steps}", f"--trials={trials}", f"--out={folder}"]
@@ -267,6 +267,8 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
         for trials in LEVELS if GPU else LEVELS[1:2]:
             how = {"model": name, "how": f"{trials} at once"}
             tasks.append((name, how, lambda name=name, trials=trials: shared(name, trials, steps)))
+    for name in (one for one in real if one in ("base", "big") and has_bfloat16()):
+        training("bf16-master", name, **{"trainer.precision": "bf16-master"})
     for name in real if GPU else []:
         training("compiled", name, **{"trainer.compile": "on"})
     for name, row, run in tasks:

@@ -38,3 +38,11 @@ def test_there_is_no_order_among_equal_values():
         assert correlation([table_row([a], b) for a, b in zip(ours, theirs, strict=True)]) == []
     two = [table_row([a], b) for a, b in zip((10, 11, 11), (20, 21, 21), strict=True)]
     assert correlation(two) == [("+1.00", "3")]
+
+
+def test_a_paper_of_rows_that_hardly_differ_would_not_correlate_with_its_own_repetition():
+    of_paper = []
+    for gap in (10, 0.1):
+        note = "".join(table_notes([table_row([i], 20 + gap * i) for i in range(6)], None, PAPER))
+        of_paper.append(float(re.findall(r"[+-]\d\.\d\d", note)[-1]))
+    assert of_paper[0] == 1 and 0 < of_paper[1] < 0.9

@@ -130,7 +130,7 @@ def test_bfloat16_needs_a_gpu_that_has_it(monkeypatch, majors, enough):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpus = len(machine.gpus())
     assert gpus == len(majors)
-    for precision, fits in (("32-true", True), ("16-mixed", gpus), ("bf16-mixed", enough)):
+    for precision, fits in (("32-true", True), ("16-mixed", gpus), ("bf16-mixed", enough), ("bf16-master", enough)):
         with nullcontext() if fits else pytest.raises(InputError, match=f"trainer.precision = {precision}"):
             assert devices.accelerator(config(precision=precision).trainer, gpus) == ("cuda" if gpus else "cpu")
     assert devices.accelerator(config(precision="bf16-mixed", accelerator="cpu").trainer, gpus) == "cpu"
@@ -158,7 +158,7 @@ def test_the_paper_s_bleu_needs_its_package(monkeypatch):
 ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"]
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-master", "16-mixed"])
 def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision):
     """It would rather take another precision, with a warning, which here is an error."""
     trained = 0

@@ -1,6 +1,7 @@
 """How a machine is divided among trials, and what each of them gets."""
 
 import json
+import os
 
 import pytest
 from helpers import ROOT
@@ -55,47 +56,49 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
 
 
 @pytest.mark.parametrize(
-    ("devices", "parallel", "each", "gpus"),
+    ("devices", "per_device", "parallel", "each", "gpus", "cores"),
     [
-        (2, None, 1, ["0", "1"]),
-        (2, None, 2, ["0,1"]),
-        (None, 8, 1, ["0", "1", "2", "3"] * 2),
-        (1, 2, 1, ["0", "0"]),
-        (None, 4, 2, ["0,1", "2,3", "0,1", "2,3"]),
+        (2, None, None, 1, ["0", "1"], []),
+        (2, None, None, 2, ["0,1"], []),
+        (None, 2, None, 1, ["0", "1", "2", "3"] * 2, [[core] for core in range(8)]),
+        (1, 4, 2, 1, ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (None, 2, None, 2, ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
     ],
 )
-def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, parallel, each, gpus):
+def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, per_device, parallel, each, gpus, cores):
     machine(4)
-    found = divide_machine([trainer(devices=each)], 9, parallel, devices)
-    assert found == Workers(len(gpus), max(1, 8 // (len(gpus) * each)), gpus)
+    found = divide_machine([trainer(devices=each)], 9, parallel, devices, per_device)
+    assert (found.gpus, found.cores, found.count) == (gpus, cores, len(gpus))
+    assert found.threads == max(1, 8 // (len(gpus) * each))
 
 
-def test_without_a_gpu_the_devices_are_cores(machine):
+def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
     machine(0)
-    assert divide_machine([trainer()], 9, devices=3) == Workers(3, 1, [])
-    assert divide_machine([trainer()], 9, 1, devices=3) == Workers(1, 3, [])
-    assert divide_machine([trainer()], 9, 4, devices=2) == Workers(4, 1, [])
+    assert divide_machine([trainer()], 9, devices=3).cores == [[0], [1], [2]]
+    assert divide_machine([trainer()], 9, 1, devices=3) == Workers(1, 3, [], [[0, 1, 2]])
+    assert divide_machine([trainer()], 9, 4, devices=2).cores == [[0], [1], [0], [1]]
 
 
 @pytest.mark.parametrize(
-    ("gpu_count", "devices", "keys", "place"),
+    ("gpu_count", "devices", "per_device", "keys", "place"),
     [
-        (2, 3, {}, "--devices 3"),
-        (2, 9, {"accelerator": "cpu"}, "--devices 9"),
-        (4, 1, {"devices": 2}, "trainer.devices = 2"),
-        (0, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
+        (2, 3, None, {}, "--devices 3"),
+        (2, 9, None, {"accelerator": "cpu"}, "--devices 9"),
+        (4, 1, None, {"devices": 2}, "trainer.devices = 2"),
+        (0, None, 2, {}, "--per-device 2"),
+        (0, None, None, {"num_nodes": 2, "strategy": "ddp"}, "trainer.num_nodes = 2"),
     ],
 )
-def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, keys, place):
+def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, per_device, keys, place):
     machine(gpu_count)
     with pytest.raises(InputError) as refused:
-        divide_machine([trainer(**keys)], 9, None, devices)
+        divide_machine([trainer(**keys)], 9, None, devices, per_device)
     assert place in str(refused.value)
 
 
 SEES = """
 import json, os
-seen = [dict(os.environ), os.getsid(0) == os.getpid()]
+seen = [dict(os.environ), sorted(os.sched_getaffinity(0)), os.getsid(0) == os.getpid()]
 os.write(1, json.dumps(seen).encode() + b'\\n')
 from torch import nn
 class Sees(nn.Module):
@@ -103,16 +106,17 @@ class Sees(nn.Module):
 """
 
 
-def test_a_trial_has_a_session_and_a_share_of_its_own(tmp_path, monkeypatch, module):
+def test_a_trial_has_a_session_of_its_own_its_and_its_cores(tmp_path, monkeypatch, module):
     module(SEES)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
     (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
-    workers = Workers(1, 3, ["0,1"])
+    core = sorted(os.sched_getaffinity(0))[-1]
+    workers = Workers(1, 3, ["0,1"], [[core]])
     process = workers.start(planned._replace(argv=["--model.position=stranger.Sees"]), 0)
     process.join(60)
     assert process.exitcode == 2, planned.trial.log.read_text()  # the component cannot be called
-    environment, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])
-    assert leads_session
+    environment, cores, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])
+    assert cores == [core] and leads_session
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1" and environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
     assert environment["OMP_NUM_THREADS"] == "3" and environment["WANDB_NAME"] == planned.name
     end(process)

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shlex
 import shutil
 import subprocess
@@ -73,6 +74,16 @@ def test_what_is_tested_is_fixed_when_training_starts(smoke, tmp_path):
     }
     more = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--seeds", "1,2", "--format", "md")
     assert "added seeds: 2" in more.stdout and "left out" not in more.stdout
+
+
+def test_a_plan_says_which_difference_so_many_seeds_would_find(tmp_path):
+    """More seeds find a smaller one."""
+    printed = [
+        forked.command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", tmp_path, "--seeds", seeds).stdout
+        for seeds in ("1,2,3", "1,2,3,4,5,6", "1")
+    ]
+    few, many = (float(re.search(r"a difference of ([\d.]+) BLEU", one)[1]) for one in printed[:2])
+    assert 0.9 < many < few < 4 and "a difference of" not in printed[2]
 
 
 def test_the_same_command_trains_nothing_again(smoke):

@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 
-import grammar
 import numpy as np
 import pytest
 from helpers import ROOT
@@ -12,7 +11,7 @@ from tiny_trials import train
 
 from transformer_pl.config import Config, Data
 from transformer_pl.config.levels import resolve, scale_level
-from transformer_pl.data.files import SYNTHETIC
+from transformer_pl.data import synthetic
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import SPLITS, open_corpus
@@ -28,10 +27,6 @@ def read(text):
     return list(read_trees(text.split("\n"), "trees"))
 
 
-def trees(split):
-    return (SYNTHETIC / f"{split}.trees").read_text().splitlines()
-
-
 def rebuilt(words, linear):
     """A tree in brackets again, of its words and its linear form."""
     left, parts = iter(words.split()), []
@@ -45,10 +40,11 @@ def rebuilt(words, linear):
 
 def test_every_tree_of_the_grammar_survives_the_way_there_and_back():
     for split in SPLITS:
+        trees = synthetic.trees(split)
         pairs = list(open_corpus(DATA).pairs(split))
-        assert [rebuilt(*pair) for pair in pairs] == trees(split)
+        assert [rebuilt(*pair) for pair in pairs] == trees
         assert all(read_linear(linear)[2] for _, linear in pairs)
-        for (english, _), (words, _), tree in zip(grammar.pairs(split), pairs, trees(split), strict=True):
+        for (english, _), (words, _), tree in zip(synthetic.pairs(split), pairs, trees, strict=True):
             assert re.sub(r" (?=[.,?])", "", words) == english
             assert re.match(r"\((S|SQ|SBARQ) ", tree) and "()" not in tree
 
@@ -195,7 +191,7 @@ def test_a_set_is_scored_by_its_sums_and_says_how_much_is_malformed():
 def test_a_trial_on_trees_is_scored_by_f1(tmp_path):
     (tmp_path / "trees").mkdir()
     for split, count in (("train", 200), ("val", 12), ("test", 9)):
-        (tmp_path / "trees" / f"{split}.mrg").write_text("\n".join(trees(split)[:count]))
+        (tmp_path / "trees" / f"{split}.mrg").write_text("\n".join(synthetic.trees(split)[:count]))
     keys = {"data.path": tmp_path / "trees", "data.task": DATA.task, "data.vocab_size": 400, "decode.extra": 20}
     code, trial = train(tmp_path / "runs", keys | {"model.h": 4})
     assert code == 0

@@ -169,10 +169,12 @@ class Trainer(Section):
     strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
         default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field(default="32-true", description="of training")
+    precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
+        default="32-true", description="of training; bf16-master: bf16 alone, but for master weights in fp32"
+    )
     accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
-        default="off", description="torch.compile for training; auto: on a GPU, but not with fsdp2"
+        default="off", description="torch.compile for training; auto: on a GPU, but not with fsdp2 or bf16-master"
     )
     threads: Annotated[Processes | None, OrNone] = Field(
         default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"

@@ -21,8 +21,6 @@ from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
 
-SYNTHETIC = Path(__file__).with_name("synthetic")  # the text of scale `demo`, which a grammar has written
-SYNTHETIC_VERSION = 3  # raised whenever a sentence of it changes; enters the fingerprint of the data
 TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
 REMEDY = "fix the file or its permissions"
 Files = dict[str, dict[str, list[Path]]]  # by split and ending

@@ -10,13 +10,15 @@ from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
-from transformer_pl.report.statistics import MOST_SEEDS, POWER, seeds_to_resolve
+from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.metrics import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
+REPETITIONS = 200  # of the paper's table, for what its correlation with itself would be
+PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 GAP = 1  # the difference from base of which the table says how many seeds show it
 LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
 
@@ -111,34 +113,49 @@ def _stopped_note(rows: Sequence[TableRow]) -> str:
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
-    """How far our differences from base stand in the paper's order, beside that of the parameters. Nothing of few rows,
-    nor of equal values."""
+    """How far our differences from base stand in the paper's order, beside that of the parameters, and how many agree
+    with the paper's. Nothing of few rows, nor of equal values."""
     known = [
-        (difference, printed, row.results.params or 0)
+        (ours, printed, row.results.params or 0, row.score and row.score.difference)
         for row in rows
-        if row.published and (difference := row.difference()) is not None
+        if row.published and (ours := row.difference()) is not None
         if (printed := paper.difference(row.published)) is not None
     ]
     if len(known) < FEWEST_ORDERED:
         return ""
-    ours, theirs, params = zip(*known, strict=True)
-    if min(len(set(ours)), len(set(theirs))) == 1:
+    *numbers, estimates = zip(*known, strict=True)
+    if min(len(set(values)) for values in numbers[:2]) == 1:
         return ""
-    order = spearmanr(ours, theirs).statistic
-    note = f"Spearman's rank correlation with the paper's differences in {rows[0].results.measure.title}: {order:+.2f} "
+    ours = spearmanr(*numbers[:2]).statistic
+    note = f"Spearman's rank correlation with the paper's differences in {rows[0].results.measure.title}: {ours:+.2f} "
     note += f"({len(known)} rows"
     if len(known) > FEWEST_ORDERED:  # Bonett and Wright 2000, "Sample size requirements for ... correlations"
-        half_width = norm.ppf(0.975) * np.sqrt((1 + order**2 / 2) / (len(known) - 3))
-        low, high = np.tanh(np.arctanh(np.clip(order, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
+        half_width = norm.ppf(0.975) * np.sqrt((1 + ours**2 / 2) / (len(known) - 3))
+        low, high = np.tanh(np.arctanh(np.clip(ours, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
         note += f"; 95 % over other rows: {low:+.2f} to {high:+.2f}"
     note += "). "
-    if len(set(params)) > 1:
-        of_size, between = (spearmanr(params, one).statistic for one in (theirs, ours))
+    if len(set(numbers[2])) > 1:
+        of_size, between = (spearmanr(numbers[2], one).statistic for one in (numbers[1], numbers[0]))
         note += f"The number of parameters alone has {of_size:+.2f}"
         if (rest := (1 - of_size**2) * (1 - between**2)) > 1e-9:
-            note += f"; ours, given the parameters, {(order - of_size * between) / np.sqrt(rest):+.2f}"
+            note += f"; ours, given the parameters, {(ours - of_size * between) / np.sqrt(rest):+.2f}"
         note += ". "
+    again = np.random.default_rng(0).normal(numbers[1], PAPER_SPREAD, (REPETITIONS, len(known)))
+    ceiling = np.mean([spearmanr(numbers[1], row).statistic for row in again])
+    note += f"The paper's own rows, trained once more, would have about {ceiling:+.2f}. "
+    compared = [(one, printed) for one, printed in zip(estimates, numbers[1], strict=True) if one]
+    if compared:
+        agree, none = (sum(_agree(one, sign * printed) for one, printed in compared) for sign in (1, 0))
+        note += f"The paper's difference is inside a row's own interval, widened by its one seed, in {agree} of "
+        note += f"{len(compared)} rows; zero in {none}."
     return note.rstrip()
+
+
+def _agree(ours: Estimate, printed: float) -> bool:
+    """Whether the paper's difference is inside our interval of this row alone, widened by the error of two trainings
+    with one seed."""
+    wider = ours._replace(variance_by_sentences=ours.variance_by_sentences + 2 * PAPER_SPREAD**2)
+    return abs(ours.value - printed) <= wider.half_width(LEVEL)
 
 
 def _convergence_note(rows: Sequence[TableRow]) -> str:

@@ -60,7 +60,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    parallel = "trials at once (one on each GPU or core; more share GPUs); with --launcher slurm: workers"
+    parallel = "trials at once (as cores or GPUs allow); with --launcher slurm: workers"
     run.add_argument("--parallel", type=whole_number(), metavar="N", help=parallel)
     rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
     run.add_argument("--rerun", action="store_true", help=rerun)
@@ -68,6 +68,8 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument("--launcher", choices=launchers, default="local", help="where trials are trained (%(default)s)")
     devices = "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)"
     run.add_argument("--devices", type=whole_number(), metavar="N", help=devices)
+    per_device = "run K trials on each GPU, each pinned to its own CPU cores"
+    run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
     sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
     run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
     worker = "end when nothing is left that no other command trains; no table"
@@ -88,7 +90,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     if options.launcher == "slurm" and options.worker:  # one that was submitted
         options.launcher, options.parallel = "local", None
     elif options.launcher == "slurm":
-        here = ["devices", "rerun"]
+        here = ["devices", "per_device", "rerun"]
         refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
     else:
         refuse_options(options, ["slurm"], "is for --launcher slurm")

@@ -33,7 +33,7 @@ class SweepCommand:
     def workers(self, configs: Iterable[Config], trial_count: int) -> Workers:
         """This machine, divided among trials with these configs. Raises an InputError for what it lacks."""
         options, trainers = self.options, [config.trainer for config in configs]
-        return divide_machine(trainers, trial_count, options.parallel, options.devices)
+        return divide_machine(trainers, trial_count, options.parallel, options.devices, options.per_device)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""

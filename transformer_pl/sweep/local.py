@@ -5,9 +5,9 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from transformer_pl.config import Trainer
 from transformer_pl.plan.plan import PlannedTrial
@@ -22,18 +22,27 @@ from transformer_pl.train.devices import accelerator
 
 @dataclass(frozen=True)
 class Workers:
-    """The machine, divided among the trials that run at once."""
+    """The machine, divided among the trials that run at once.
 
-    count: int  # of the trials that run at once
-    threads: int  # of each process of a trial, unless the trial itself says otherwise
-    gpus: list[str]  # of each worker, as CUDA_VISIBLE_DEVICES lists them; empty on a CPU
+    count: how many trials run at once.
+    threads: of each process of a trial, unless the trial itself says otherwise.
+    gpus: of each worker, as CUDA_VISIBLE_DEVICES lists them; empty on a CPU.
+    cores: of each worker, to which its processes are pinned; empty where they may use all.
+    """
+
+    count: int
+    threads: int
+    gpus: list[str]
+    cores: list[list[int]] = field(default_factory=list)
 
     def describe(self, trial_count: int) -> str:
         """How many trials there are to train, how many at once, and on what."""
-        each = f"process on {counted(self.threads, 'CPU core')}"
         if self.gpus:
-            each = f"trial on {counted(len(self.gpus[0].split(',')), 'GPU')}"
-        return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each {each}"
+            each = counted(len(self.gpus[0].split(",")), "GPU")
+        else:
+            share = len(self.cores[0]) if self.cores else len(cpu_cores()) // self.count
+            each = counted(max(1, share), "CPU core")
+        return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
 
     def start(self, planned: PlannedTrial, worker: int) -> BaseProcess:
         """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log."""
@@ -47,33 +56,49 @@ class Workers:
         }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
-        return children.start_module("transformer_pl.train", planned.argv, environment, planned.trial.log)
+        cores = self.cores[worker] if self.cores else []
+        return children.start_module("transformer_pl.train", planned.argv, environment, planned.trial.log, cores)
 
 
 def divide_machine(
-    trainers: Iterable[Trainer], trial_count: int, parallel: int | None = None, devices: int | None = None
+    trainers: Iterable[Trainer],
+    trial_count: int,
+    parallel: int | None = None,
+    devices: int | None = None,
+    per_device: int | None = None,
 ) -> Workers:
     """Divide this machine among `parallel` trials, or all if they are fewer.
 
     trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
-    parallel: None for as many as there are GPUs, or cores where none is used. More trials than GPUs share them.
-    devices: how many GPUs are used, or how many cores where no GPU is; None: all.
+    parallel: None for as many as there are GPUs, or cores where none is used.
+    devices: how many GPUs are divided; or how many cores where no GPU is used, to which trials are pinned then. None:
+    all, and none is pinned. per_device: how many trials share a GPU, each pinned to cores of its own.
 
     Raises one InputError for everything that these trainer sections ask for and this machine lacks.
     """
-    trainers, all_gpus, cores = list(trainers), gpus(), len(cpu_cores())
+    trainers, all_gpus, all_cores = list(trainers), gpus(), cpu_cores()
     collect_errors(lambda trainer: accelerator(trainer, len(all_gpus)), dict.fromkeys(trainers))
     gpu_ids = all_gpus if any(trainer.accelerator != "cpu" for trainer in trainers) else []
     each = max((trainer.devices for trainer in trainers), default=1)
-    if trainers and devices and not each <= devices <= (len(gpu_ids) or cores):
-        there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(cores, "CPU core")
+    there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(len(all_cores), "CPU core")
+    if trainers and devices and not each <= devices <= len(gpu_ids or all_cores):
         rule = f"must be from what one trial needs, trainer.devices = {each}, to what this machine has, {there}"
         raise InputError(f"--devices {devices}: {rule}; change one of them")
-    gpu_ids, cores = gpu_ids[:devices], cores if gpu_ids else devices or cores
-    count = min(parallel or max(1, (len(gpu_ids) or cores) // each), max(1, trial_count))
-    ring = cycle(gpu_ids)
-    by_worker = [",".join(islice(ring, each)) for _ in range(count)] if gpu_ids else []
-    return Workers(count, max(1, cores // (count * each)), by_worker)
+    if trainers and per_device and not gpu_ids:
+        raise InputError(
+            f"--per-device {per_device}: shares a GPU among trials, but these are trained on CPU cores here; use "
+            "--parallel"
+        )
+    gpu_ids, cores = gpu_ids[:devices], all_cores[: None if gpu_ids else devices]
+    count = min(parallel or max(1, len(gpu_ids or cores) // each) * (per_device or 1), max(1, trial_count))
+
+    def shares(ids: list[Any], size: int) -> list[list[Any]]:
+        return [[ids[(worker * size + i) % len(ids)] for i in range(size)] for worker in range(count)]
+
+    gpus_by_worker = [",".join(share) for share in shares(gpu_ids, each)] if gpu_ids else []
+    is_pinned = per_device or (devices and not gpu_ids)
+    cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
+    return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
 
 
 def ask_to_end(process: BaseProcess) -> None:

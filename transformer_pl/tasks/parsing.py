@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from transformer_pl.config import Config, Data
-from transformer_pl.data.files import SYNTHETIC, SYNTHETIC_VERSION, digests, lines, split_files
+from transformer_pl.data.files import digests, lines, split_files
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.task import Corpus, Measure, Pair, Scores, Task
 
@@ -55,18 +55,19 @@ class Parsing(Task):
         """The trees of a folder (.mrg or .trees), or of the synthetic corpus."""
         if data.hub is not None and data.path is None:
             raise InputError(f"data.hub = {data.hub}: parsing reads trees from files; give their folder with data.path")
-        described, splits = split_files(data.path or SYNTHETIC, data, [("mrg",), ("trees",)])
+        if data.path is None:
+            from transformer_pl.data import synthetic
+
+            place = f"the trees of the synthetic corpus, version {synthetic.VERSION}"
+            fingerprint = {"corpus": "synthetic trees", "version": synthetic.VERSION, "linearising": LINEARISING}
+            return Corpus(fingerprint, place, lambda split: read_trees(synthetic.trees(split), f"{place}, {split}"))
+        described, splits = split_files(data.path, data, [("mrg",), ("trees",)])
 
         def pairs(split: str) -> Iterator[Pair]:
             for path in itertools.chain.from_iterable(splits[split].values()):
                 yield from read_trees(lines(path), str(path))
 
-        if data.path is None:
-            described = f"the synthetic corpus, version {SYNTHETIC_VERSION}"
-            known: dict[str, Any] = {"corpus": "synthetic trees", "version": SYNTHETIC_VERSION}
-        else:
-            known = {"trees": digests(splits)}
-        return Corpus(known | {"linearising": LINEARISING}, f"the trees of {described}", pairs)
+        return Corpus({"trees": digests(splits), "linearising": LINEARISING}, f"trees of {described}", pairs)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
         """Beside F1: precision, recall, and the share of outputs that are no tree of their sentence, in %."""

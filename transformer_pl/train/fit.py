@@ -24,6 +24,7 @@ from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.precision import MasterWeights
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
@@ -74,6 +75,9 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         plugins = [TorchElasticEnvironment()]
     elif devices.STEP in os.environ:
         plugins = [SLURMEnvironment(auto_requeue=False)]
+    precision = config.trainer.precision
+    if precision == "bf16-master":
+        plugins.append(MasterWeights())
     strategy: str | Strategy = config.trainer.strategy
     if strategy == "fsdp2":
         ranks = config.trainer.devices * config.trainer.num_nodes
@@ -84,7 +88,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
         strategy=strategy,
-        precision=config.trainer.precision,
+        precision=None if precision == "bf16-master" else precision,
         max_steps=config.steps,
         accumulate_grad_batches=config.trainer.accumulate,
         val_check_interval=config.trainer.val_every * config.trainer.accumulate,
@@ -141,9 +145,10 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether model and loss are compiled for training. `auto`: on a GPU, but not with fsdp2."""
+    """Whether model and loss are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
     if config.trainer.compile == "auto":
-        return config.trainer.strategy != "fsdp2" and accelerator(config) == "cuda"
+        whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
+        return whole and accelerator(config) == "cuda"
     return config.trainer.compile == "on"
 
 
