@@ -7,24 +7,21 @@ from transformer_pl.config.keys import KEYS, SECTIONS, Config
 from transformer_pl.runtime.errors import suggestion
 
 SYNONYMS = {  # what other projects call a key
-    **dict.fromkeys(("layers", "num_layers", "n_layers", "n_layer"), "model.N"),
-    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head", "nhead", "attention_heads"), "model.h"),
-    **dict.fromkeys(("hidden_size", "embed_dim", "n_embd", "dim"), "model.d_model"),
-    **dict.fromkeys(("dim_feedforward", "ffn_dim", "intermediate_size"), "model.d_ff"),
-    **dict.fromkeys(("dropout", "dropout_rate", "p_dropout"), "model.p_drop"),
-    **dict.fromkeys(("lr", "learning_rate"), "optim.lr_scale, which multiplies the rate of equation 3,"),
-    **dict.fromkeys(("steps", "num_steps", "max_updates"), "optim.max_steps"),
-    **dict.fromkeys(("epochs", "max_epochs", "num_epochs"), "optim.max_steps, which counts batches,"),
-    **dict.fromkeys(("warmup_steps", "num_warmup_steps", "warmup_updates"), "optim.warmup"),
-    **dict.fromkeys(("label_smoothing", "smoothing"), "optim.eps_ls"),
-    **dict.fromkeys(("batch_size", "max_tokens", "tokens_per_batch"), "data.batch_tokens, which counts tokens,"),
-    **dict.fromkeys(("max_len", "max_seq_len", "max_seq_length", "block_size"), "data.max_length"),
-    **dict.fromkeys(("vocab", "vocabulary_size", "num_tokens"), "data.vocab_size"),
-    **dict.fromkeys(("beam_size", "num_beams"), "decode.beam"),
-    **dict.fromkeys(("length_penalty", "lenpen"), "decode.alpha"),
-    **dict.fromkeys(
-        ("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accum", "update_freq"), "trainer.accumulate"
-    ),
+    "layers": "model.N",
+    "num_layers": "model.N",
+    "heads": "model.h",
+    "num_heads": "model.h",
+    "hidden_size": "model.d_model",
+    "dropout": "model.p_drop",
+    "lr": "optim.lr_scale, which multiplies the rate of equation 3,",
+    "learning_rate": "optim.lr_scale, which multiplies the rate of equation 3,",
+    "weight_decay": "optim.optimizer.weight_decay, of optim.optimizer=torch.optim.AdamW,",
+    "steps": "optim.max_steps",
+    "epochs": "optim.max_steps, which counts batches,",
+    "label_smoothing": "optim.eps_ls",
+    "batch_size": "data.batch_tokens, which counts tokens,",
+    "length_penalty": "decode.alpha",
+    "gradient_accumulation_steps": "trainer.accumulate",
 }
 
 
@@ -56,8 +53,6 @@ def unknown_key(key: str) -> str:
     section, _, name = key.rpartition(".")
     if key == "scale":
         return "no such key; use --scale, or parameters.scale of a sweep file"
-    if name == "weight_decay":
-        return "no such key; choose optim.optimizer=torch.optim.AdamW, which has optim.optimizer.weight_decay"
     if name in SYNONYMS:
         return f"is called {SYNONYMS[name]} here"
     if key in SECTIONS:
