@@ -79,7 +79,7 @@ def test_a_training_goes_on_bit_for_bit(prepared, tmp_path, whole, cuts, minutes
     weights, expected, drawn = whole
     assert all(torch.equal(a, b) for a, b in zip(weights_of(module), weights, strict=True))
     assert without_rates(lines) == expected and noise.drawn == drawn
-    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert {path.name for path in tmp_path.iterdir()} == {"last.ckpt"}
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,16 @@ def test_another_number_of_ranks_goes_on_with_the_sums_of_all(prepared, tmp_path
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_checkpoint_that_cannot_be_loaded_is_put_aside(prepared, tmp_path, capsys):
+def test_a_checkpoint_that_cannot_be_loaded_is_named(prepared, tmp_path):
+    assert Checkpoints(tmp_path).newest() == (None, 0)
     fit(prepared, config(), Checkpoints(tmp_path))
-    checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.newest() == (tmp_path / "last.ckpt", 12) and not capsys.readouterr().err
-    content = (tmp_path / "last.ckpt").read_bytes()
-    (tmp_path / "last.ckpt").write_bytes(content[: len(content) // 2])
-    assert checkpoints.newest() == (tmp_path / "previous.ckpt", 6)
-    assert str(tmp_path / "last.ckpt") in capsys.readouterr().err and (tmp_path / "last.ckpt.damaged").exists()
-    (tmp_path / "previous.ckpt").write_bytes(b"")
-    assert checkpoints.newest() == Checkpoints(tmp_path / "none").newest() == (None, 0)
+    checkpoint = tmp_path / "last.ckpt"
+    assert Checkpoints(tmp_path).newest() == (checkpoint, 12)
+    content = checkpoint.read_bytes()
+    for damaged in (content[: len(content) // 2], b""):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"last\.ckpt"):
+            Checkpoints(tmp_path).newest()
 
 
 def test_no_checkpoint_passes_through_the_folder_of_temporary_files(prepared, tmp_path, monkeypatch):

@@ -35,16 +35,11 @@ def unfinished(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{secrets.randbits(62)}")  # processes of two machines may share an id
     try:
         yield part
-        put_in_place(part, path)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())  # its bytes are on the disk before it has its name
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def put_in_place(part: Path, path: Path) -> None:
-    """Give a file that was written to its end its name, once its bytes are on the disk."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def write_json(path: Path, value: object) -> None:

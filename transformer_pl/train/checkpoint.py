@@ -16,12 +16,11 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import put_in_place
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import reading, unfinished
 from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
 from transformer_pl.train.module import TransformerModule
 
@@ -30,18 +29,17 @@ class CheckpointFiles(TorchCheckpointIO):
     """Writes a checkpoint beside its place first. Lightning writes it to the folder of temporary files, often small."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        part = Path(f"{path}.part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(checkpoint, part)
-        put_in_place(part, Path(path))
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(Path(path)) as part:
+            torch.save(checkpoint, part)
 
 
 class Checkpoints(L.Callback):
     """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and when a signal asks to stop.
 
-    `last.ckpt` is the newest, `previous.ckpt` the one before it. With `average` k > 1 the weights of the last k
-    validations are kept too (Section 6.1), and a validation is of their mean, which is what will be scored; the end of
-    the training counts as one. Nothing is saved of a training that has diverged.
+    With `average` k > 1 the weights of the last k validations are kept beside it (Section 6.1), and a validation is of
+    their mean, which is what will be scored; the end of the training counts as one. Nothing is saved of a training that
+    has diverged.
     """
 
     def __init__(
@@ -49,6 +47,7 @@ class Checkpoints(L.Callback):
     ):
         """check: called before anything is written; raises an error where another process has taken the trial over."""
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
+        self.file = folder / "last.ckpt"
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # micro-batches of a batch, from the trainer
         self._own: list[tuple[torch.Tensor, torch.Tensor]] = []  # what holds averaged values now, and its own values
@@ -57,20 +56,11 @@ class Checkpoints(L.Callback):
         self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
 
     def newest(self) -> tuple[Path | None, int]:
-        """The newest checkpoint that can be loaded, and its step; None and 0 without one.
-
-        One that cannot be loaded is renamed, with a warning.
-        """
-        for path in (self.folder / "last.ckpt", self.folder / "previous.ckpt"):
-            if path.exists():
-                try:
-                    return path, torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
-                except Exception as error:  # torch raises nearly anything for bytes that it cannot read
-                    if not getattr(rank_zero_only, "rank", 0):
-                        aside = path.replace(f"{path}.damaged")
-                        reason = (str(error) or type(error).__name__).splitlines()[0]
-                        warn(f"{path}: cannot be loaded: {reason}; it is now {aside.name}, and an older one is used")
-        return None, 0
+        """The checkpoint, and its step; None and 0 without one. Raises an InputError where it cannot be loaded."""
+        if not self.file.exists():
+            return None, 0
+        with reading(self.file, "remove it to train from the beginning"):
+            return self.file, torch.load(self.file, map_location="cpu", mmap=True, weights_only=True)["global_step"]
 
     def averaged(self, step: int) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations up to a step, or of all if there were fewer; None if k = 1.
@@ -165,8 +155,8 @@ class Checkpoints(L.Callback):
         if self.average > 1:
             weights = self._check(trainer).weights()
             if trainer.is_global_zero:
-                torch.save(weights, self.folder / "new.weights")
-                put_in_place(self.folder / "new.weights", self._weights_at(trainer.global_step))
+                with unfinished(self._weights_at(trainer.global_step)) as part:
+                    torch.save(weights, part)
                 for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                     old.unlink()
 
@@ -174,13 +164,8 @@ class Checkpoints(L.Callback):
         """Save a checkpoint, on every rank."""
         self._check(trainer)
         self.ended = trainer.should_stop
-        new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
-        trainer.save_checkpoint(new)
+        trainer.save_checkpoint(self.file)
         self._saved = time.monotonic()
-        if trainer.is_global_zero:
-            if last.exists():
-                last.replace(self.folder / "previous.ckpt")
-            put_in_place(new, last)
 
     def state_dict(self) -> dict[str, Any]:
         random_states: list[Any] = [_random_state()]  # by rank
