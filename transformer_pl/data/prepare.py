@@ -29,12 +29,7 @@ MOST_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, ev
 
 def fingerprint_id(data: Data, corpus: Corpus) -> str:
     """The name of the prepared folder: 16 hexadecimal digits for the corpus and the tokenizer's settings."""
-    return digest(corpus.fingerprint, _settings(data))
-
-
-def digest(fingerprint: dict[str, Any], settings: dict[str, Any]) -> str:
-    """Return the name of the folder whose meta.json has this fingerprint and these settings."""
-    identity = {"fingerprint": fingerprint, "settings": settings}
+    identity = {"fingerprint": corpus.fingerprint, "settings": _settings(data)}
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

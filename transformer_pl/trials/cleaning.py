@@ -1,6 +1,7 @@
 """`sweep --list` and `sweep --clean`: what a runs folder holds, and what of it can be removed."""
 
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -14,7 +15,6 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from transformer_pl.data.prepare import digest
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import ask, counted, say
 from transformer_pl.trials.metrics import main_score
@@ -108,20 +108,15 @@ def _holds_only(folder: Path, known: tuple[str, ...]) -> bool:
 
 
 def _trials(runs: Path) -> list[Trial]:
-    """The trials of a runs folder: the name of each ends with an id, and its result or its status confirms it."""
-
-    def is_trial(trial: Trial) -> bool:
-        result, id_ = trial.result(), trial_id(trial.folder.name)
-        return result["id"] == id_ if result else {"time", "pid"} <= trial.status().keys()
-
+    """The trials of a runs folder: the name of each ends with an id, and it has a status."""
     folders = [folder for folder in _folders(runs / "trials") if TRIAL_FOLDER.fullmatch(folder.name)]
-    return [trial for trial in map(Trial, folders) if is_trial(trial)]
+    return [trial for trial in map(Trial, folders) if {"time", "pid"} <= trial.status().keys()]
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Whether a folder is a prepared dataset: its name is a hash of what its meta.json says."""
-    meta = read_json(folder / "meta.json")
-    return folder.name == digest(meta.get("fingerprint", {}), meta.get("settings", {}))
+    """Whether a folder is a prepared dataset: its name is a hash, and its meta.json says of what."""
+    is_hash = re.fullmatch("[0-9a-f]{16}", folder.name) is not None
+    return is_hash and {"fingerprint", "settings"} <= read_json(folder / "meta.json").keys()
 
 
 def _folders(place: Path) -> list[Path]:
