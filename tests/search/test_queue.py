@@ -1,19 +1,14 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 from forked import command
 from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
-from transformer_pl.search.queue import RETRY_DRAW_S, UNLOCKED_S
+from transformer_pl.search.queue import UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import (
-    BEAT_S,
-    GRACE_S,
     SAMPLERS,
     construct,
     counted_trials,
@@ -83,32 +78,6 @@ def test_a_repeated_draw_has_the_same_outcome_and_counts(tmp_path):
     assert set(outcomes) == {(8, TrialState.COMPLETE, 2.0), (4, TrialState.PRUNED, None)}
 
 
-class DrawnAtOnce:
-    """A study from which another process draws in the moment in which this one does."""
-
-    def __init__(self, study, other):
-        self.study, self.other = study, other
-
-    def __getattr__(self, name):
-        return getattr(self.study, name)
-
-    def ask(self, space):
-        other, self.other = self.other, None
-        if other:
-            finish(other, other.next(set()))
-        return self.study.ask(space)
-
-
-def test_processes_that_draw_at_once_stay_within_run_cap_and_have_one_base(tmp_path, clock):
-    one, two = (queue_of(tmp_path, clock, space=DROPOUT, run_cap=2) for _ in range(2))
-    finish(one, one.next(set()))
-    one.study = DrawnAtOnce(one.study, two)
-    assert one.next(set()) is None and two.next(set()) is None and one.waits() is None and two.waits() is None
-    counted = counted_trials(one.study)
-    assert [trial.number for trial in counted] == [0, 1] and len(one.study.get_trials()) == 3
-    assert ["base" in trial.user_attrs for trial in one.study.get_trials()] == [True, False, False]
-
-
 def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
     queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
     drawn = [queue.next(set()), queue.next(set())]
@@ -121,9 +90,10 @@ def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
     assert again.next(set()) is None and len(counted_trials(again.study)) == 2
 
 
-def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
+@pytest.mark.parametrize("url", [None, "sqlite:///{}/study.db"], ids=["journal", "database"])
+def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock, url):
     """The trial itself may kill its process. The next command tries it again."""
-    keys = {"clock": clock, "space": DROPOUT, "run_cap": 1}
+    keys = {"clock": clock, "space": DROPOUT, "run_cap": 1, "url": url and url.format(tmp_path)}
     dead, queue = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
     base = dead.next(set())
     base.trial.folder.mkdir(parents=True)
@@ -137,36 +107,12 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock):
     assert again.trial.folder == base.trial.folder and again.name == base.name
     third = queue_of(tmp_path, **keys)
     assert third.next(set()) is None
-    clock.now += UNLOCKED_S - 1
-    assert third.next(set()) is None and third.waits() is not None
-    clock.now += RETRY_DRAW_S
+    clock.now += UNLOCKED_S + 1
     assert third.next(set()) is None and third.waits() is None
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
     queue.ended(again, "done")  # it had been alive, and changes nothing
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
     assert queue_of(tmp_path, **keys).next(set()).trial.folder == base.trial.folder
-
-
-def test_in_a_database_heartbeats_tell_who_lives(tmp_path, clock):
-    """Optuna compares them with the database's clock."""
-    keys = {"clock": clock, "space": DROPOUT, "run_cap": 1, "url": f"sqlite:///{tmp_path}/study.db"}
-    one, two = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
-    base = one.next(set())
-
-    def wait(seconds, *living):
-        clock.now += seconds
-        with closing(sqlite3.connect(tmp_path / "study.db")) as database, database:
-            database.execute(f"UPDATE trial_heartbeats SET heartbeat = datetime(heartbeat, '-{seconds} seconds')")
-        for queue in living:
-            queue.watch(base)
-
-    for _ in range(10):
-        wait(BEAT_S, one)
-        assert two.next(set()) is None and two.waits() is not None
-    wait(GRACE_S + 5)
-    again = two.next(set())
-    assert again.trial.folder == base.trial.folder and again.name == base.name
-    assert [t.state for t in two.study.get_trials()] == [TrialState.FAIL, TrialState.RUNNING]
 
 
 def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):

@@ -1,7 +1,7 @@
 """The queue of a search: it draws trials, gives them to `Launch`, and reports to the study how they end.
 
-Several processes may share a study. For Optuna a diverged trial is complete, with infinity as the worst value
-of every goal: its samplers learn from that, while most of them leave out failed and pruned trials.
+Several processes may share a study and its runs folder. For Optuna a diverged trial is complete, with infinity as the
+worst value of every goal: its samplers learn from that, while most of them leave out failed and pruned trials.
 """
 
 import math
@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import JournalStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.plan.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
@@ -25,13 +24,14 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import OF_MODEL, Search
-from transformer_pl.search.study import counted_trials, shown_number, trial_name
+from transformer_pl.search.study import counted_trials, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.metrics import line_kind
+from transformer_pl.trials.trial import Trial as TrialFolder
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
 MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
-UNLOCKED_S = 30.0  # beside the table, a drawn trial may need this time to begin; then its process counts as dead
+UNLOCKED_S = 30.0  # a drawn trial may need this time to begin; then its process counts as dead
 VALID_CONFIG = "valid config"  # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not
 
 
@@ -54,15 +54,14 @@ class SearchQueue(TrialQueue):
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
-        self._is_journal = isinstance(study._storage, JournalStorage)
+        self._folder = cache(partial(TrialFolder.at, runs))  # whose lock knows for how long it has seen no heartbeat
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
-        self._next_draw = self._next_beat = self._waited_at = -math.inf
+        self._next_draw = -math.inf
         for trial in counted_trials(study):
             if trial.state == TrialState.FAIL:  # in an earlier command
                 studies.try_again(study, trial)
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
-        self._give_heartbeats()
         if self._clock() < self._next_draw:
             return None
         self._retry_orphans()
@@ -83,15 +82,11 @@ class SearchQueue(TrialQueue):
 
     def waits(self) -> str | None:
         if waiting := len(self.held) + len(self._trials_of_others()):
-            self._waited_at = self._clock()
             return f"waiting for {counted(waiting, 'trial')} of other processes"
-        # A process that finds a trial dead reports it first, and enqueues it again a moment later.
-        may_be_put_back = self._clock() < self._waited_at + RETRY_DRAW_S
-        return "drawing trials that were put back" if may_be_put_back or self._has_more() else None
+        return "drawing trials that were put back" if self._has_more() else None
 
     def watch(self, planned: PlannedTrial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
-        self._give_heartbeats()
         draw, file = self.draws[planned.trial.folder.name], planned.trial.folder / "metrics.jsonl"
         size = file.stat().st_size if file.exists() else 0
         if len(self.search.goals) > 1 or size == draw.metrics_bytes:
@@ -147,16 +142,10 @@ class SearchQueue(TrialQueue):
         """
         while self._has_more():
             trial = self.study.ask(dict(self.search.space))
-            self._give_heartbeats(trial)
-            drawn = self._frozen(trial)
-            earlier = sum(shown_number(other) < shown_number(drawn) for other in counted_trials(self.study))
-            if earlier >= self.search.run_cap:  # others drew at the same time
-                self._tell(trial, state=TrialState.FAIL)
-                continue
             try:
                 config, keys = self.search.config(trial.params)
                 corpus = self._open_corpus(config.data)
-                name, scale = trial_name(drawn), self.search.scale
+                name, scale = trial_name(self._frozen(trial)), self.search.scale
                 row = self.search.row_name(config)
                 planned = plan_trial(trial.number, row, config, keys, scale, self.runs, corpus)._replace(name=name)
             except InputError as error:
@@ -209,28 +198,16 @@ class SearchQueue(TrialQueue):
         own = {draw.trial.number for draw in self._own_draws()}
         return [trial for trial in self._trials(TrialState.RUNNING) if trial.number not in own]
 
-    def _give_heartbeats(self, new: Trial | None = None) -> None:
-        """Give one to every trial of this process, where the study is in a database. new: one that was just drawn."""
-        storage: Any = self.study._storage
-        if not self._is_journal and (new or self._clock() >= self._next_beat):
-            self._next_beat = self._clock() + studies.BEAT_S
-            for trial in filter(None, [new, *(draw.trial for draw in self._own_draws())]):
-                storage.record_heartbeat(trial._trial_id)
-
     def _retry_orphans(self) -> None:
-        """Enqueue the trials of other processes that died once more.
-
-        In a database Optuna's heartbeats say so, beside the table the locks of the trials' folders.
-        """
-        if not self._is_journal:
-            fail_stale_trials(self.study)
-            return
+        """Enqueue the trials of processes that died once more: those whose folders have been without a lock."""
         now = self._clock()
-        others = ((trial, studies.trained_trial(trial, self.runs)) for trial in self._trials_of_others())
-        unlocked = [trial for trial, begun in others if begun is None or not begun.lock.is_held()]
-        self._unlocked = {trial.number: self._unlocked.get(trial.number, now) for trial in unlocked}
-        for trial in unlocked:
-            if now > self._unlocked[trial.number] + UNLOCKED_S and self._tell(trial, state=TrialState.FAIL):
+        for trial in self._trials_of_others():
+            folder = trial.user_attrs.get(studies.FOLDER)
+            if folder and self._folder(folder).lock.is_held():
+                self._unlocked.pop(trial.number, None)
+                continue
+            is_dead = now > self._unlocked.setdefault(trial.number, now) + UNLOCKED_S
+            if is_dead and self._tell(trial, state=TrialState.FAIL):
                 studies.try_once_more(self.study, trial)
 
 

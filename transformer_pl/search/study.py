@@ -33,7 +33,6 @@ from transformer_pl.task import LOSSES
 from transformer_pl.trials.trial import Trial as TrialFolder
 
 JOURNAL = "study.journal"
-BEAT_S, GRACE_S = 15, 60  # in a database: between two heartbeats of a trial; without one until its process is dead
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
 
 SAMPLERS = {
@@ -69,7 +68,7 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
 
 # Optuna need not warn of functions that it may still change, nor of uses that are meant here.
 warnings.simplefilter("ignore", ExperimentalWarning)
-warnings.filterwarnings("ignore", "Heartbeat of storage|Clip non-finite|PedAnova|The constraint value")
+warnings.filterwarnings("ignore", "Clip non-finite|The constraint value")
 
 try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
 try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial itself may kill its process
@@ -119,13 +118,8 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
         return JournalStorage(_Journal(str(folder / JOURNAL)))
     for wait_s in CONNECT_S:
         try:
-            return RDBStorage(
-                url,
-                engine_kwargs={"poolclass": NullPool},  # no connection stays open while a trial runs: it may break
-                heartbeat_interval=BEAT_S,
-                grace_period=GRACE_S,
-                heartbeat_stale_trial_callback=try_once_more,
-            )
+            # No connection stays open while a trial runs: it may break.
+            return RDBStorage(url, engine_kwargs={"poolclass": NullPool})
         except (SQLAlchemyError, OSError, ImportError) as error:
             reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
             time.sleep(wait_s)
@@ -201,16 +195,9 @@ def state_of(trial: FrozenTrial) -> str:
 
 
 def counted_trials(study: Study) -> list[FrozenTrial]:
-    """Return the trials that count towards `run_cap`, in the order of their numbers.
-
-    They are neither those that wait, nor those that another trial repeats, nor those that were drawn beyond `run_cap`.
-    """
+    """Return the trials that count towards `run_cap`: neither those that wait, nor those that another trial repeats."""
     latest = {shown_number(trial): trial for trial in study.get_trials(deepcopy=False)}
-    return [
-        trial
-        for trial in latest.values()
-        if trial.state != TrialState.WAITING and (trial.state != TrialState.FAIL or FOLDER in trial.user_attrs)
-    ]
+    return [trial for trial in latest.values() if trial.state != TrialState.WAITING]
 
 
 def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
