@@ -1,21 +1,22 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, other_table, sweep_file, sweep_folder
+from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report.render import Table
-from transformer_pl.runtime.command_line import DEFAULT_RUNS, CommandParser, refuse_options, run_command
+from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
+
+REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 
 EXAMPLES = """\
 examples:
@@ -29,6 +30,10 @@ examples:
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
+    if options.trials:
+        records = trial_records(options.files[0], options)
+        print(TEXT_FORMATS[options.format](Table([], records, [])), end="")
+        return 0
     reports = collect_errors(lambda file: make_report(file, options), dict.fromkeys(options.files))
     for title, report in reports.values():
         print_report(title if len(reports) > 1 else "", report, options.format)
@@ -74,25 +79,30 @@ def print_report(title: str, report: Table | Path, output_format: str) -> None:
 
 def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
     """The title and the table of a sweep file. With --format html it writes the page, and returns its path instead."""
-    if options.trials:
-        return str(file), Table([], trial_records(file, options), [])
-    content = read_yaml(file)
-    is_search = content.get("method") in SEARCHES
-    sweep, trials, table = (_search_table if is_search else _grid_table)(file, content, options)
-    title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
-    if options.format != "html":
-        return title, table
-    folder = sweep_folder(sweep, options)
-    check_writable(folder)
-    if is_search:
-        from transformer_pl.report.search_page import write_search_page  # matplotlib and torch take seconds
+    content, page = read_yaml(file), options.format == "html"
+    sweep: Any
+    if content.get("method") in SEARCHES:
+        from transformer_pl.report.search_table import search_table  # Optuna and torch take seconds
 
-        write_search_page(trials, table, folder)
+        sweep, results = _search(file, content, options)
+        table, folder = search_table(results), sweep_folder(sweep, options)
+        if page:
+            from transformer_pl.report.search_page import write_search_page
+
+            check_writable(folder)
+            write_search_page(results, table, folder)
     else:
-        from transformer_pl.report.page import write_page
+        from transformer_pl.report.columns import table_of
 
-        write_page(sweep, trials, table, folder)
-    return title, folder / "report.html"
+        sweep, planned = _grid(file, content, options)
+        folder = sweep_folder(sweep, options)
+        table = table_of(sweep, planned, options.paper, folder)
+        if page:
+            from transformer_pl.report.page import write_page
+
+            check_writable(folder)
+            write_page(sweep, planned, table, folder)
+    return f"{sweep.name} at scale {Path(sweep.scale).stem}", folder / "report.html" if page else table
 
 
 def trial_records(file: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -110,53 +120,22 @@ def trial_records(file: Path, options: argparse.Namespace) -> list[dict[str, Any
     return trial_records(*_grid(file, content, options))
 
 
-def _grid_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
-    from transformer_pl.report.columns import table_of
-
-    sweep, planned = _grid(file, content, options)
-    return sweep, planned, table_of(sweep, planned, options.paper, sweep_folder(sweep, options))
-
-
 def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Sweep, list[PlannedTrial]]:
+    """With --retune it has each row at the best of the points that were tried."""
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
-        sweep = _retuned(file, sweep, content, options)
+        tuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
+        tries = plan_trials(tuning.tries(sweep), options.runs)
+        ended = ("done", "failed", "diverged")
+        if missing := sum(one.trial.state() not in ended for one in tries):
+            rule = "every row must have been tried at every point"
+            raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
+        sweep = tuning.best(sweep, tries)
     planned = plan_trials(sweep, options.runs)
     if not any(one.trial.folder.exists() for one in planned):
-        raise InputError(f"{file}: must have trials in {options.runs}, but has none yet; {_remedy(file, options)}")
+        raise InputError(f"{file}: must have trials in {options.runs}, but has none yet; {REMEDY}")
     return sweep, planned
-
-
-def _remedy(file: Path, options: argparse.Namespace) -> str:
-    """The sweep command that trains what is missing."""
-    words = ["python", "-m", "transformer_pl.sweep", str(file)]
-    seeds = ",".join(map(str, options.seeds or ()))
-    runs = options.runs if options.runs != DEFAULT_RUNS else None
-    for name, value in (("scale", options.scale), ("seeds", seeds), ("storage", options.storage), ("runs", runs)):
-        words += [f"--{name}", str(value)] if value else []
-    return f"train it: {shlex.join(words)} {other_table(options)}".rstrip()
-
-
-def _retuned(file: Path, sweep: Sweep, content: dict[str, Any], options: argparse.Namespace) -> Sweep:
-    """The sweep with each row at the best of the points that --retune tried."""
-    tuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
-    planned = plan_trials(tuning.tries(sweep), options.runs)
-    ended = ("done", "failed", "diverged")
-    missing = sum(one.trial.status()["state"] not in ended for one in planned)
-    if missing:
-        raise InputError(
-            f"--retune: every row must have been tried at every point, but {missing} of {len(planned)} trials "
-            f"are missing; {_remedy(file, options)}"
-        )
-    return tuning.best(sweep, planned)
-
-
-def _search_table(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any, Table]:
-    from transformer_pl.report.search_table import search_table
-
-    search, results = _search(file, content, options)
-    return search, results, search_table(results)
 
 
 def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any]:
@@ -168,7 +147,7 @@ def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) ->
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)
     if not results or not results.records:
-        raise InputError(f"{file}: must have trials, but none was drawn yet; {_remedy(file, options)}")
+        raise InputError(f"{file}: must have trials, but none was drawn yet; {REMEDY}")
     return search, results
 
 
