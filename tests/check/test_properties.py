@@ -1,7 +1,5 @@
 """The properties of components: every shipped one keeps them, and broken ones are found."""
 
-import re
-
 import pytest
 import small_models
 from shipped_components import components
