@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 import tiny_trials
+from torch import nn
 
 from transformer_pl.check.__main__ import main, slot_of
 from transformer_pl.check.properties import PROPERTIES
@@ -126,6 +127,14 @@ def test_what_is_not_measured_is_not_said_to_hold(check, capsys):
 )
 def test_the_slot_is_found_by_the_methods(path, slot):
     assert slot_of(path, import_component(path)) == slot
+
+
+def test_an_attention_that_lacks_an_argument_is_one():
+    class WithoutStart(nn.Module):
+        def forward(self, Q, K, V, mask):
+            return V
+
+    assert slot_of("mine.WithoutStart", WithoutStart) == "attention"
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds):
     rows = measured([0.0, 0.3, 0.0], seeds)
     note = said(build_table(rows, config()))
     assert "t-test" in note and "2 rows" in note and ("other seeds:" in note) == (seeds == 1)
-    needed = re.search(r"difference of ([\d.]+) BLEU takes (?:more than )?(\d+) seeds", note)
+    needed = re.search(r"difference of ([\d.]+) BLEU needs (?:more than )?(\d+) seeds", note)
     assert bool(needed) == (seeds > 1)
     if needed:
         compared = compare_rows([row.sentences for row in rows], 0, BLEU)
@@ -452,8 +452,8 @@ def test_the_summary_says_which_rows_differ_and_what_the_others_could_have_shown
     line = read_csv(table)[1]
     low, high = float(line["val/bleu.difference.low"]), float(line["val/bleu.difference.high"])
     assert f"(A) h=1 is {low / 2 + high / 2:.1f} BLEU higher than base (95 %: {low:.1f} to {high:.1f})" in table.summary
-    found = column(table, "smallest Δ found")[2]
-    assert f"(A) h=4 cannot be told apart from base with 3 seeds; a difference of {found} BLEU" in table.summary
+    found = column(table, "detectable Δ")[2]
+    assert f"(A) h=4 cannot be told apart from base in BLEU with 3 seeds; a difference of {found} " in table.summary
     console = Console(width=200, file=io.StringIO())
     console.print(table.terminal(200))
     for text in (table.markdown(), console.file.getvalue()):

@@ -125,6 +125,17 @@ def test_a_report_without_trials_names_the_command_that_trains_them(tmp_path, fi
     assert not (tmp_path / "my runs").exists()
 
 
+def test_a_report_names_what_is_missing_and_the_options_of_other_tables(smoke, tmp_path):
+    runs = tmp_path / "runs"
+    shutil.copytree(smoke[0], runs, ignore=shutil.ignore_patterns("wandb"))
+    next(path for path in runs.glob("trials/*/result.json") if "h=4" in path.parent.name).unlink()
+    (runs / "sweeps" / "smoke@demo-abc").mkdir()
+    (runs / "sweeps" / "smoke@demo-abc" / "plan.json").write_text('{"differs": "--set optim.warmup=7"}')
+    report = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "csv")
+    assert report.returncode == 0 and report.stdout.startswith("name,")
+    assert "1 of 4 trials" in report.stderr and "--set optim.warmup=7" in report.stderr
+
+
 @pytest.mark.parametrize(("words", "trials"), [("table3_A --seeds 1", 5), ("search_size", 12)])
 def test_the_plan_starts_nothing_and_imports_nothing_slow(tmp_path, words, trials):
     slow = ("torch", "lightning", "scipy", "matplotlib", "sacrebleu", "datasets")

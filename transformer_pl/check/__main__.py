@@ -85,10 +85,12 @@ def slot_of(path: str, component: type) -> str:
         raise InputError(f"{path}: must be a part of the model; a sweep checks an optimizer, schedule or loss itself")
     slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
     forward = getattr(component, "forward", component.__call__)
-    arguments = len(inspect.signature(forward).parameters) - 1  # without self
-    if not slots and arguments not in BY_ARGUMENTS:
+    _, *arguments = inspect.signature(forward).parameters  # without self
+    if arguments[:1] == ["Q"]:
+        slots.append("attention")
+    if not slots and len(arguments) not in BY_ARGUMENTS:
         raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
-    return slots[0] if slots else BY_ARGUMENTS[arguments]
+    return slots[0] if slots else BY_ARGUMENTS[len(arguments)]
 
 
 if __name__ == "__main__":

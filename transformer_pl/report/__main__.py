@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file, sweep_folder
+from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, other_table, sweep_file, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report.render import Table
 from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
-from transformer_pl.runtime.errors import InputError, collect_errors
-from transformer_pl.runtime.files import check_writable, read_yaml
+from transformer_pl.runtime.errors import InputError, collect_errors, warn
+from transformer_pl.runtime.files import check_writable, read_json, read_yaml
 from transformer_pl.runtime.terminal import command_console
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -135,6 +135,11 @@ def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> t
     planned = plan_trials(sweep, options.runs)
     if not any(one.trial.folder.exists() for one in planned):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet; {REMEDY}")
+    if missing := sum(one.trial.needs_training() for one in planned):
+        folders = sorted((options.runs / "sweeps").glob(f"{sweep.name}@*"))
+        others = {read_json(folder / "plan.json").get("differs", "") for folder in folders} - {"", other_table(options)}
+        known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
+        warn(f"{missing} of {len(planned)} trials are missing{known}")
     return sweep, planned
 
 

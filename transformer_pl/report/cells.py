@@ -76,8 +76,8 @@ def p_value(p: float | None) -> str:
     return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
 
 
-def smallest_found(row: TableRow) -> str:
-    return number(row.score.difference.found, ".1f") if row.score and row.score.difference else ""
+def detectable(row: TableRow) -> str:
+    return number(row.score.difference.detectable, ".1f") if row.score and row.score.difference else ""
 
 
 def unmeasured(row: RowResults) -> str:

@@ -118,7 +118,7 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
         return column(f"paper {name}", lambda row: cell(row.published) if row.published else "", meaning, rank)
 
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
-    differs = "What differs from base. Labels such as (A) are the paper's."
+    differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
     title, star, dagger = measure.title, cells.SIGNIFICANT, cells.UNCONVERGED
     signatures = " and ".join(dict.fromkeys(result["signature"] for row in rows for result in row.results.done))
     tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
@@ -131,10 +131,10 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
     together, compares = (
-        "In 95 % of tables all of them hold the truth.",
+        "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences.",
         any(row.difference() is not None for row in rows),
     )
-    power = "The true difference that would be found in 80 % of cases, with this row's seeds."
+    power = "The true difference that this row's seeds would find in 80 % of cases."
     columns = [
         column("row", lambda row: cells.marked(row.title, row.results.exempt), differs),
         *(Column(cells.setting_title(key), cells.setting_cells(key, rows), drop_rank=0, setting=True) for key in keys),
@@ -143,20 +143,25 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
         *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
         measured(title, cells.score, scored),
         mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 7),
-        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), "Of this row alone.", 9),
+        column(
+            f"{title} 95 %",
+            lambda row: cells.interval(row.score and row.score.row_mean),
+            "For this row alone.",
+            9,
+        ),
     ]
     if paper and paper.split == "test":
         columns.append(mean_of(f"test {title}", f"test/{measure.name}", "Of the test set."))
         columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, 7))
     if paper and any(row.flops for row in paper.rows):
         columns.append(
-            measured("FLOPs", lambda row: cells.short(row.results.flops), "Of a training's matrix products.")
+            measured("FLOPs", lambda row: cells.short(row.results.flops), "Of the matrix products of a training.")
         )
     columns += [
         column(f"Δ {title}", lambda row: cells.score_difference(row) if compares else "", still_moves),
         column("Δ 95 %", lambda row: cells.interval(row.score and row.score.difference, "+z"), together, 13),
         column("p", lambda row: cells.p_value(row.score and row.score.p_value), chance, 12),
-        column("smallest Δ found", cells.smallest_found, power, 6),
+        column("detectable Δ", cells.detectable, power, 6),
         column("seeds", lambda row: cells.seed_counts(row.results), "Finished trainings; 2/3: two of three.", 11),
     ]
     if not paper:
@@ -168,7 +173,7 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
         *columns,
         printed("PPL", lambda row: number(row.ppl, ".2f"), f"{source} It is per wordpiece.", 3),
         printed(of_score, lambda row: number(row.score, ".1f"), source + (f" Others: {others}." if others else ""), 5),
-        printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "To the paper's base.", 4),
+        printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "Minus the paper's base.", 4),
         printed("params", lambda row: cells.short(row.params and row.params * 1e6), rank=1),
         printed(
             "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times their sustained rate.", 2
@@ -202,7 +207,7 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         ends = difference.interval() if difference else (None, None)
         record[f"{metric}.difference.low"], record[f"{metric}.difference.high"] = ends
         record[f"{metric}.difference.p"] = comparison and comparison.p_value
-        record[f"{metric}.difference.found"] = difference and difference.found
+        record[f"{metric}.difference.detectable"] = difference and difference.detectable
     printed_score = f"paper/test/{score}" if paper and paper.split == "test" else f"paper/{score}"
     return record | {
         "paper/ppl": published and published.ppl,

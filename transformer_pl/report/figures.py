@@ -40,9 +40,9 @@ matplotlib.rcParams.update(
 
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-CURVES = "Mean of the seeds, from the lowest to the highest one. Star and number: the perplexity of the scored weights."
+CURVES = "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights."
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
-DIFFERENCES = "Where an interval crosses zero, the row may be better or worse than base. Filled: p < 0.05."
+DIFFERENCES = "Where an interval crosses zero, the row may be better or worse than base."
 
 
 class Drawing(NamedTuple):

@@ -20,7 +20,7 @@ FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far t
 REPETITIONS = 200  # of the paper's table, for what its correlation with itself would be
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 GAP = 1  # the difference from base of which the table says how many seeds show it
-LEGEND = "What the columns mean, and how they are computed: transformer_pl/report/README.md"
+LEGEND = "What the columns mean: report.html. How they are computed: transformer_pl/report/README.md"
 
 
 def summary(rows: Sequence[TableRow]) -> str:
@@ -42,12 +42,10 @@ def summary(rows: Sequence[TableRow]) -> str:
         else:
             said.append(f"{name} is {abs(one.value):.1f} {title} {how} than base (95 %: {low:.1f} to {high:.1f})")
     text = f"{', '.join(said)}. " if said else ""
-    if others := [(name, one.found) for name, one, is_found in tested if not is_found]:
+    if others := [(name, one.detectable) for name, one, is_found in tested if not is_found]:
         which = others[0][0] if len(others) == 1 else f"{'The other' if said else 'All'} {len(others)} rows"
-        text += f"{which} cannot be told apart from base with {counted(seeds, 'seed')}; a difference of "
-        text += (
-            f"{np.median([found for _, found in others]):.1f} {title} would have been found in {POWER:.0%} of cases."
-        )
+        text += f"{which} cannot be told apart from base in {title} with {counted(seeds, 'seed')}; a difference of "
+        text += f"{max(detectable for _, detectable in others):.1f} would have been found in {POWER:.0%} of cases."
     return text.rstrip()
 
 
@@ -132,7 +130,7 @@ def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
     if len(known) > FEWEST_ORDERED:  # Bonett and Wright 2000, "Sample size requirements for ... correlations"
         half_width = norm.ppf(0.975) * np.sqrt((1 + ours**2 / 2) / (len(known) - 3))
         low, high = np.tanh(np.arctanh(np.clip(ours, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
-        note += f"; 95 % over other rows: {low:+.2f} to {high:+.2f}"
+        note += f"; 95 % interval, over rows: {low:+.2f} to {high:+.2f}"
     note += "). "
     if len(set(numbers[2])) > 1:
         of_size, between = (spearmanr(numbers[2], one).statistic for one in (numbers[1], numbers[0]))
@@ -142,12 +140,13 @@ def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
         note += ". "
     again = np.random.default_rng(0).normal(numbers[1], PAPER_SPREAD, (REPETITIONS, len(known)))
     ceiling = np.mean([spearmanr(numbers[1], row).statistic for row in again])
-    note += f"The paper's own rows, trained once more, would have about {ceiling:+.2f}. "
+    note += f"A repetition of the paper's table would have about {ceiling:+.2f}, if its seeds spread by "
+    note += f"{PAPER_SPREAD:g} (assumed). "
     compared = [(one, printed) for one, printed in zip(estimates, numbers[1], strict=True) if one]
     if compared:
         agree, none = (sum(_agree(one, sign * printed) for one, printed in compared) for sign in (1, 0))
-        note += f"The paper's difference is inside a row's own interval, widened by its one seed, in {agree} of "
-        note += f"{len(compared)} rows; zero in {none}."
+        note += f"The paper's difference is compatible with ours in {agree} of {len(compared)} rows; no difference "
+        note += f"would be in {none}."
     return note.rstrip()
 
 
@@ -170,7 +169,7 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
         note += f"falling at the last step (perplexity by {fell} over the last {FALLEN:.0%} of the steps). At a "
         note += f"difference, {UNCONVERGED} marks that row and base were still falling at different rates."
     elif known:
-        note += f"{counted(len(known), 'row')} had converged."
+        note += "All rows had converged." if not unknown else f"{counted(len(known), 'row')} had converged."
     return note.rstrip()
 
 
@@ -189,10 +188,10 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         seeds_of = [(row.score.difference, len(row.results.done)) for row in rows if row.score and row.score.difference]
         if pairs := [(one, S) for one, S in seeds_of if S > 1]:
             needed = seeds_to_resolve(GAP, pairs) or f"more than {MOST_SEEDS}"
-            note += f"; a difference of {GAP} {rows[0].results.measure.title} takes {needed} seeds a row"
+            note += f"; a difference of {GAP} {rows[0].results.measure.title} needs {needed} seeds a row"
         note += ". "
     if compared:
-        note += f"Intervals are for other sentences{' and other seeds' if several else ''}. "
+        note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
     if apart := [row.title for row in rows if row.score and row.score.is_apart]:
         note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows, so it has a variance of its own."
     return note.rstrip()

@@ -30,7 +30,7 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
-POWER, MOST_SEEDS = 0.8, 50  # of `Estimate.found` and `seeds_to_resolve`
+POWER, MOST_SEEDS = 0.8, 50  # of `Estimate.detectable` and `seeds_to_resolve`
 DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
 
 
@@ -115,7 +115,7 @@ class Estimate(NamedTuple):
         return 2 * float(stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
 
     @property
-    def found(self) -> float:
+    def detectable(self) -> float:
         """The true value that is found in 80 % of cases: as far above the interval's half width as 80 % of
         the errors reach."""
         return self.half_width(self.level) + self.half_width(2 * POWER - 1)
@@ -303,7 +303,7 @@ def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, int]]) -> in
     compared: differences, and how many seeds both rows have. Their variances and the correction stay as they are.
     """
     for S in range(2, MOST_SEEDS + 1):
-        if np.median([of_seeds(one, seeds, S).found for one, seeds in compared]) <= gap:
+        if np.median([of_seeds(one, seeds, S).detectable for one, seeds in compared]) <= gap:
             return S
     return None
 
@@ -327,7 +327,7 @@ def found_by_plan(spread: float, seeds: int, rows: int) -> float:
     """
     freedom = (rows + 1) * (seeds - 1) if rows + 1 >= moderation.FEWEST_ROWS else 2 * (seeds - 1)
     own = Part(spread**2 / seeds, freedom)
-    return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).found
+    return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).detectable
 
 
 def of_seeds(one: Estimate, seeds: int, S: int) -> Estimate:

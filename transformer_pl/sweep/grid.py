@@ -151,5 +151,5 @@ def difference_found(plan: Plan) -> str:
         return ""
     return (
         f"{counted(seeds, 'seed')} a row find a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} "
-        f"from base in 80 % of cases, if seeds differ by {spread:.2g}, {source}"
+        f"from base in 80 % of cases, if the seeds of every row spread by {spread:.2g}, {source}"
     )
