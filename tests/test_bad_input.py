@@ -155,7 +155,7 @@ CASES = {
     "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
     # the runs folder
     "runs-file": Case("sweep", [TABLE3, "--runs=HERE/empty.yaml"], ["HERE/empty.yaml"]),
-    "runs-none-to-report": Case("report", [TABLE3, "--runs=HERE/none"], ["--runs HERE/none"]),
+    "runs-none-to-report": Case("report", [TABLE3, "--runs=HERE/none"], ["HERE/none", "transformer_pl.sweep"]),
     "trials-file": Case("sweep", [TABLE3, "--runs=HERE"], ["HERE/trials"]),
 }
 
