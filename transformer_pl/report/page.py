@@ -78,7 +78,7 @@ def page_columns(table: Table) -> list[PageColumn]:
     results = {column.name: column for column in others if not column.setting}
     title = table.rows[0].results.measure.title
     below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}  # by the column above
-    below |= dict.fromkeys(("p", f"paper Δ {title}", "PPL", "seeds", "params"), "")
+    below |= dict.fromkeys(("p", f"paper Δ {title}", "PPL", "seeds"), "")
     shown = [PageColumn(first)]
     shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
     folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
