@@ -48,7 +48,7 @@ def planned(tmp_path):
 
 
 def estimates(planned, flops=lambda row: 1e12):
-    return {one.row: CostEstimate(Cost(1, flops(one.row)), False, None) for one in planned}
+    return {one.row: CostEstimate(Cost(1, flops(one.row)), None) for one in planned}
 
 
 def plain(clock):

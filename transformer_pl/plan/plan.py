@@ -47,7 +47,6 @@ class CostEstimate(NamedTuple):
     """What one trial of a row costs."""
 
     cost: Cost
-    assumed: bool  # FLOPs are for sentences of ASSUMED_LENGTH, as the dataset is not prepared yet; shown by `~`
     seconds: float | None  # by finished trials; None: not known
 
 
@@ -93,7 +92,7 @@ def plan_trial(
 
 
 def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
-    """The cost of a trial of each row.
+    """The cost of a trial of each row, for sentences of ASSUMED_LENGTH where the dataset is not prepared yet.
 
     finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
     and trainer.
@@ -113,7 +112,7 @@ def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str,
     for (row, one), cost in zip(first_of_row.items(), costs, strict=True):
         known = rates.get(_of_the_speed(one.config.flat()))
         seconds = statistics.median(known) * cost.flops if known else None
-        estimates[row] = CostEstimate(cost, not one.prepared.is_counted(), seconds)
+        estimates[row] = CostEstimate(cost, seconds)
     return estimates
 
 
@@ -191,8 +190,7 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
         time = "unknown" if one.seconds is None else f"~{format_duration(one.seconds)}"
         trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
-        flops = f"{'~' if one.assumed else ''}{short_number(one.cost.flops)}"
-        table.add_row(row.name, differing[index], params[index], flops, time, trials)
+        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
     return table
 
 
