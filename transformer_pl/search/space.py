@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -211,8 +210,6 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     if kind == "int_uniform" and not is_whole:
         raise ValueError("int_uniform must have whole numbers")
     if kind in ("int_uniform", "q_uniform"):
-        if q <= 0 or (Fraction(str(high)) - Fraction(str(low))) % Fraction(str(q)):
-            raise ValueError(f"max must be min and some times q, but q is {q}; change one of them")
         return IntDistribution(low, high, step=q) if is_whole else FloatDistribution(low, high, step=q)
     if kind not in ("uniform", "log_uniform_values") or "q" in form:
         with_q = " with q" if "q" in form else ""

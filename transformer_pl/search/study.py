@@ -75,10 +75,7 @@ try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial it
 
 
 def create_study(search: Search, folder: Path, url: str | None) -> Study:
-    """Create the study of a search with base as its first trial, or load it if it is there.
-
-    Raises an InputError where the folder cannot be written, or the database does not answer.
-    """
+    """Create the study of a search with base as its first trial, or load it if it is there. Raises an InputError."""
     if url is None:
         check_writable(folder)
     storage, name = _open(url, folder), _study_name(search, folder)
@@ -92,7 +89,7 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 
 
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
-    """Load the study of a search; None where there is none. Raises an InputError as `create_study` does."""
+    """Load the study of a search; None where there is none. Raises an InputError."""
     if url is None and not (folder / JOURNAL).exists():
         return None
     try:
@@ -110,10 +107,7 @@ class _Journal(JournalFileBackend):
 
 
 def _open(url: str | None, folder: Path) -> BaseStorage:
-    """Open the journal or the database. Where several processes create its tables at once, all but one fail at first.
-
-    Raises an InputError where the database does not answer.
-    """
+    """Open the journal or the database. Of processes that create its tables at once, all but one fail at first."""
     if url is None:
         return JournalStorage(_Journal(str(folder / JOURNAL)))
     for wait_s in CONNECT_S:
@@ -167,10 +161,7 @@ def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
 
 
 def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
-    """Construct one of SAMPLERS or PRUNERS from its name and options: `tpe n_startup_trials=5`.
-
-    Raises an InputError that begins with the flag.
-    """
+    """Construct one of SAMPLERS or PRUNERS from its name and options: `tpe n_startup_trials=5`."""
     name, *options = words
     if name not in kinds:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
@@ -182,12 +173,7 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
 
 
 def state_of(trial: FrozenTrial) -> str:
-    """Return the state of a trial.
-
-    waiting: enqueued, as base or to be trained again; running; done; pruned; failed: the next command tries it again;
-    diverged: for Optuna infinity, the worst value of every goal; infeasible: for Optuna it is pruned and
-    breaks a constraint.
-    """
+    """Optuna's, as people read it: waiting, running, done, pruned or failed; or diverged, or infeasible."""
     for state in (INFEASIBLE, DIVERGED):
         if state in trial.user_attrs:
             return state
@@ -195,7 +181,7 @@ def state_of(trial: FrozenTrial) -> str:
 
 
 def counted_trials(study: Study) -> list[FrozenTrial]:
-    """Return the trials that count towards `run_cap`: neither those that wait, nor those that another trial repeats."""
+    """The trials that count towards `run_cap`: neither those that wait, nor those that another trial repeats."""
     latest = {shown_number(trial): trial for trial in study.get_trials(deepcopy=False)}
     return [trial for trial in latest.values() if trial.state != TrialState.WAITING]
 
@@ -207,7 +193,7 @@ def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
 
 
 def trial_name(trial: FrozenTrial) -> str:
-    """Return the number and the drawn values of a trial: `#3 h=4 p_drop=0.12`."""
+    """The number and the drawn values of a trial: `#3 h=4 p_drop=0.12`."""
     drawn = [f"{without_section(key)}={short_value(value)}" for key, value in trial.params.items()]
     return " ".join([f"#{shown_number(trial)}", *drawn])
 
@@ -219,5 +205,5 @@ def shown_number(trial: FrozenTrial) -> int:
 
 
 def short_value(value: Any) -> str:
-    """Return a value for a table: four digits of a float, nothing for None."""
+    """A value for a table: four digits of a float, nothing for None."""
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
