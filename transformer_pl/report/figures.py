@@ -1,6 +1,7 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
 import itertools
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,19 +119,23 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
     if not drawn:
         return None
     figure, axes = _axes_beside_names([results.name for results, _ in drawn])
-    highest = 0.0
+    highest, start = 0.0, math.inf
     for (results, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
         final, end = fmean(results.values("val/ppl")), max(result["steps"] for result in results.done)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.array([[seed[step] for step in common] for seed in by_seed])
-        every, highest = max(1, len(common) // 8), max(highest, final, *y.mean(0)[len(common) // 5 :])
+        fifth = len(common) // 5  # without the first one, beside which the ends would look alike
+        highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
         label = break_name(f"{results.name}: {final:.2f}")
-        axes.plot(common, y.mean(0), markersize=3.5, markevery=every, linewidth=1.2, label=label, **look)
+        axes.plot(
+            common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
+        )
         if len(y) > 1:
             axes.fill_between(common, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(end, final, "*", color=look["color"], markersize=8)
     axes.set(xlabel="steps", ylabel="validation perplexity", yscale="log")
-    axes.set_ylim(top=1.05 * highest)  # without the first fifth, beside which the ends would look alike
+    axes.set_ylim(top=1.05 * highest)
+    axes.set_xlim(left=start)
     plain_log(axes.yaxis)
     axes.legend(**BESIDE)
     return Drawing("Validation perplexity by steps", figure, CURVES)
