@@ -113,6 +113,14 @@ def test_pressing_a_heading_sorts_in_both_directions(page):
         assert len(shown) > 1 and shown == sorted(shown, key=lambda value: sign * value)
 
 
+def test_the_sentences_are_those_that_rows_translate_differently(page):
+    tables = [table for table in page.locator("table.text").all() if "reference" in table.text_content()]
+    for table in tables:
+        _, *rows = table.locator("tr").all()
+        assert len({row.locator("td").last.text_content() for row in rows}) > 1
+    assert tables
+
+
 def test_choosing_an_attention_head_shows_it(page):
     which, head = page.locator(".which").first, page.locator(".head").first
     assert which.inner_text().startswith("base, encoder, layer 1, head 1: ")

@@ -112,7 +112,8 @@ def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
 
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
-    """A few sentences, each with its translation by every row that was evaluated on the sentences of the first one."""
+    """A few sentences that rows translate differently, with the translation by each row that was evaluated on the
+    sentences of the first one."""
     text, rows, measure = None, [], task_of(sweep.base.data).measure
     for one in shown:
         with suppress(InputError):  # the dataset or the translations are not here
@@ -123,9 +124,11 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
                 rows.append((sweep.rows[one.row].name, scores, hypotheses))
     if not text:
         return []
+    differ = [i for i in range(len(text[0])) if len({hypotheses[i] for _, _, hypotheses in rows}) > 1]
+    chosen = differ or range(len(text[0]))
     return [
         {"source": text[0][i], "reference": text[1][i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
-        for i in evenly_spaced(len(text[0]), TRANSLATED_SENTENCES)
+        for i in (chosen[place] for place in evenly_spaced(len(chosen), TRANSLATED_SENTENCES))
     ]
 
 
