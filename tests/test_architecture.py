@@ -20,7 +20,7 @@ DOORS = {
     "transformers": "transformer_pl.model.export",
     "ctranslate2": "transformer_pl.model.export",
     "matplotlib": "transformer_pl.report.figures",
-    "optuna": "transformer_pl.search.",
+    "optuna": ("transformer_pl.search.", "transformer_pl.report.search_page"),
 }
 
 

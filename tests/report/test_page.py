@@ -16,6 +16,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.columns import build_table, table_of
 from transformer_pl.report.page import page_columns, write_page
 from transformer_pl.report.published import paper_table
+from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import RowResults
 from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_results
@@ -24,8 +25,8 @@ FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "PPL", "seeds"]  # colu
 
 
 def page_of(sweep, planned, table, folder):
-    """The address of the page."""
-    write_page(sweep, planned, table, folder)
+    """The address of the page, with the translations and the attention of all trials."""
+    write_page(sweep, planned, table, folder, None if planned else {}, planned)
     return (folder / "report.html").as_uri()
 
 
@@ -224,6 +225,11 @@ def test_what_is_compared_comes_first(table3):
     assert " to " in below["Δ BLEU"][1] and 0 <= float(columns["p"].cells[1]) <= 1
     assert [columns[title].cells[0] for title in ("row", "Δ BLEU")] == ["base", ""]
     assert columns["BLEU"].cells[7] == columns["PPL"].cells[7] == "diverged"
+
+
+def test_the_page_of_a_search_has_its_scores_before_its_settings():
+    columns = [Column("trial", ["#1"]), Column("h", ["4"], setting=True), Column("val/bleu", ["60"])]
+    assert [one.column.name for one in page_columns(Table(columns, [], []))] == ["trial", "val/bleu", "h"]
 
 
 @pytest.mark.parametrize("width, in_sight", [(1400, FIRST), (900, FIRST), (390, ["row", "BLEU", "Δ BLEU"])])

@@ -1,4 +1,4 @@
-"""The results of a search, and its table."""
+"""The results of a search: its table, what mattered, and its figures."""
 
 import math
 
@@ -9,7 +9,9 @@ from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import OPTUNA, queue_of, search_of
+from transformer_pl.report import figures as plots
 from transformer_pl.report.cells import EXEMPT
+from transformer_pl.report.search_page import draw_search_plots
 from transformer_pl.report.search_table import search_table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import create_study
@@ -74,9 +76,10 @@ def test_a_trial_that_is_exempt_from_a_property_is_marked(tmp_path):
         assert text.count("on purpose") >= 1
 
 
-def test_two_goals_have_a_pareto_front(tmp_path):
+def test_two_goals_have_a_pareto_front_with_figures(tmp_path):
     two = made(tmp_path, lambda drawn: (60 + drawn["model.h"], 1e9 * drawn["model.h"] + drawn["model.p_drop"]), **TWO)
     results = SearchResults(*two, tmp_path)
+    assert set(draw_search_plots(results)) == {"history", "parallel", "front"}
     front = {record["model.h"]: record["val/bleu"] for record in results.records if record["state"] == "best"}
     assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # the cheapest of each
 
@@ -94,9 +97,15 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     assert len(diverged) > 5 and results.records[-len(diverged) :] == diverged
     assert all(record[name] is None for record in diverged)
     assert "inf" not in search_table(results).csv()
+    figures = draw_search_plots(results)
+    assert set(figures) == {"history", "parallel"}
+    for stem, drawing in figures.items():
+        svg = plots.save(drawing.figure, tmp_path / stem)
+        assert svg.with_suffix(".png").stat().st_size and name in svg.read_text()
 
 
 def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):
     results = SearchResults(*made(tmp_path, lambda drawn: math.inf, trials=9), tmp_path)
     assert [record["state"] for record in results.records] == ["diverged"] * 9
+    assert not draw_search_plots(results)
     assert "9 diverged" in search_table(results).markdown()

@@ -23,7 +23,7 @@ def test_a_page_is_drawn_for_another_table_alone(tmp_path):
         pages.append("page")
 
     def drawn(exit_code=0):
-        assert command.publish(ours, [], exit_code, draw) == exit_code
+        assert command.publish(ours, draw, [], exit_code) == exit_code
         assert (tmp_path / "table.md").read_text() == ours.markdown()
         return len(pages)
 

@@ -79,30 +79,30 @@ def print_report(title: str, report: Table | Path, output_format: str) -> None:
 
 def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
     """The title and the table of a sweep file. With --format html it writes the page, and returns its path instead."""
-    content = read_yaml(file)
+    content, page = read_yaml(file), options.format == "html"
+    sweep: Any
     if content.get("method") in SEARCHES:
-        from transformer_pl.report.search_table import search_table  # scipy takes half a second
+        from transformer_pl.report.search_table import search_table  # Optuna and torch take seconds
 
-        if options.format == "html":
-            raise InputError(f"--format html: is for a grid, but {file} searches; optuna-dashboard shows its study")
-        search, results = _search(file, content, options)
-        return _title(search), search_table(results)
-    from transformer_pl.report.columns import table_of
+        sweep, results = _search(file, content, options)
+        table, folder = search_table(results), sweep_folder(sweep, options)
+        if page:
+            from transformer_pl.report.search_page import write_search_page
 
-    sweep, planned = _grid(file, content, options)
-    folder = sweep_folder(sweep, options)
-    table = table_of(sweep, planned, options.paper, folder)
-    if options.format != "html":
-        return _title(sweep), table
-    from transformer_pl.report.page import write_page  # matplotlib and torch take seconds
+            check_writable(folder)
+            write_search_page(results, table, folder)
+    else:
+        from transformer_pl.report.columns import table_of
 
-    check_writable(folder)
-    write_page(sweep, planned, table, folder)
-    return _title(sweep), folder / "report.html"
+        sweep, planned = _grid(file, content, options)
+        folder = sweep_folder(sweep, options)
+        table = table_of(sweep, planned, options.paper, folder)
+        if page:
+            from transformer_pl.report.page import write_page
 
-
-def _title(sweep: Any) -> str:
-    return f"{sweep.name} at scale {Path(sweep.scale).stem}"
+            check_writable(folder)
+            write_page(sweep, planned, table, folder)
+    return f"{sweep.name} at scale {Path(sweep.scale).stem}", folder / "report.html" if page else table
 
 
 def trial_records(file: Path, options: argparse.Namespace) -> list[dict[str, Any]]:

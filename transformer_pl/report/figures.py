@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import matplotlib.ticker
 import numpy as np
+from matplotlib import pyplot as pyplot  # for Optuna's figures
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -31,6 +32,7 @@ LOOKS: list[dict[str, Any]] = [
 ]
 NAME_WIDTH = 28  # characters in a line of a row's name
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # the axes
+matplotlib.use("agg")  # no window, also where Optuna draws
 matplotlib.rcParams.update(
     {
         **{"font.size": 9, "svg.fonttype": "none", "pdf.fonttype": 42, "savefig.dpi": 200, "savefig.bbox": "tight"},

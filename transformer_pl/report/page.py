@@ -1,7 +1,7 @@
 """The page of a sweep: one file that opens offline, with the table and everything that it is made from."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.figures import draw_sweep_plots, save
+from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_atomically
@@ -33,16 +33,24 @@ LOG_LINES = 40  # of each trial
 SCHEME_COLOURS = {"#000000": "ink", "#ffffff": "paper", "#999999": "faint", "#cccccc": "line"}
 
 
-def write_page(sweep: Sweep, planned: Sequence[PlannedTrial], table: Table, folder: Path) -> None:
+def write_page(
+    sweep: Sweep,
+    planned: Sequence[PlannedTrial],
+    table: Table,
+    folder: Path,
+    drawings: Mapping[str, Drawing] | None = None,
+    shown: Sequence[PlannedTrial] | None = None,
+) -> None:
     """Write `report.html`, its figures, and its table as `table.md`.
 
-    Translations and attention are those of the first finished seed of each row. Base comes first.
+    drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
+    per row; None: the first finished seed of each row. Base comes first.
     """
-    drawings, first = (
-        draw_sweep_plots(planned, table),
-        {one.row: one for one in reversed(planned) if one.trial.result()},
-    )
-    shown = sorted(first.values(), key=lambda one: (not same_row(one.config, sweep.base), one.row))
+    drawings = draw_sweep_plots(planned, table) if drawings is None else drawings
+    if shown is None:
+        first = {one.row: one for one in reversed(planned) if one.trial.result()}
+        shown = [first[row] for row in sorted(first)]
+    shown = sorted(shown, key=lambda one: not same_row(one.config, sweep.base))
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     loader = PackageLoader("transformer_pl", "report/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -73,8 +81,13 @@ class PageColumn(NamedTuple):
 
 
 def page_columns(table: Table) -> list[PageColumn]:
-    """The columns for the page: what a reader compares first stands first, with intervals below the numbers."""
+    """The columns for the page: what a reader compares first stands first, with intervals below the numbers.
+
+    Of a search the drawn settings come last.
+    """
     first, *others = table.columns
+    if not table.rows:
+        return [PageColumn(one) for one in (first, *sorted(others, key=lambda one: one.setting))]
     results = {column.name: column for column in others if not column.setting}
     title = table.rows[0].results.measure.title
     below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}  # by the column above

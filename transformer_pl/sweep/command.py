@@ -52,13 +52,11 @@ class SweepCommand:
             say(self.console, f"{workers.describe(left)}\n")
         return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=not self.options.worker).run()
 
-    def publish(
-        self, table: Table, trials: Iterable[Path], exit_code: int, draw_page: Callable[[], object] | None = None
-    ) -> int:
+    def publish(self, table: Table, draw_page: Callable[[], object], trials: Iterable[Path], exit_code: int) -> int:
         """Print a table, write it with its page, and say how to upload W&B runs that were kept offline.
 
-        trials: their folders. draw_page: writes the page, if there is one. It is called where the folder has the page
-        of another table, or none, and never after an interruption (any exit code but 0 and 1), which must end soon.
+        draw_page: writes the page. It is called where the folder has the page of another table, or none, and never
+        after an interruption (any exit code but 0 and 1), which must end soon. trials: their folders.
 
         Returns the exit code of the command: 1 in place of 0 where nothing can be written.
         """
@@ -69,7 +67,7 @@ class SweepCommand:
                 drawn = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
                 write_atomically(self.folder / "table.tex", table.latex())
                 write_atomically(self.folder / "results.csv", table.csv())
-                if draw_page and exit_code in (0, 1) and not drawn:
+                if exit_code in (0, 1) and not drawn:
                     with self.console.status("drawing the page"):
                         draw_page()
                 write_atomically(markdown, table.markdown())

@@ -129,7 +129,7 @@ class GridCommand(SweepCommand):
             write_page(sweep, trials, table, self.folder)
 
         exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
-        return self.publish(table, [planned.trial.folder for planned in trials], exit_code, draw_page)
+        return self.publish(table, draw_page, [planned.trial.folder for planned in trials], exit_code)
 
 
 def difference_found(plan: Plan) -> str:

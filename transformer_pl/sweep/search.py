@@ -4,6 +4,7 @@ Imports optuna, which takes a quarter of a second: import this module only where
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,15 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     results = SearchResults(search, study, options.runs)
     if not results.records or options.worker:
         return exit_code
-    from transformer_pl.report.search_table import search_table  # scipy takes half a second
+    from transformer_pl.report.search_page import write_search_page  # matplotlib takes a second, scipy a half
+    from transformer_pl.report.search_table import search_table
 
-    trained = [one for one in results.records if one["folder"]]  # has a valid config
+    table, trained = search_table(results), [one for one in results.records if one["folder"]]  # has a valid config
     command.write_plan({"name": search.name, "scale": search.scale, "trials": trained})
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
+    draw_page = partial(write_search_page, results, table, folder)
     folders = [options.runs / "trials" / one["folder"] for one in trained]
-    exit_code = command.publish(search_table(results), folders, exit_code)
+    exit_code = command.publish(table, draw_page, folders, exit_code)
     say(console, f"to browse the study: optuna-dashboard {options.storage or folder / studies.JOURNAL}")
     return exit_code
 

@@ -1,0 +1,87 @@
+"""The page of a search, and its figures, which Optuna draws."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from optuna.visualization import matplotlib as optuna_plots
+
+from transformer_pl.plan.plan import PlannedTrial, plan_trial
+from transformer_pl.plan.sweep_file import Row, Sweep
+from transformer_pl.report.figures import Drawing, Figure, plain_log, pyplot
+from transformer_pl.report.page import write_page
+from transformer_pl.report.render import Table
+from transformer_pl.search.results import SearchResults
+from transformer_pl.search.space import OF_MODEL
+from transformer_pl.search.study import FOLDER, trial_name
+from transformer_pl.task import open_corpus
+from transformer_pl.trials.identity import same_row
+
+SHOWN_TRIALS = 5  # whose translations and attention the page shows: base and the best
+
+
+def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
+    """Return figures with their explanations, by file name: history, parallel coordinates, Pareto front.
+
+    Empty where no trial has a finite value.
+    """
+    study, goals, figures = results.study, list(results.search.goals), dict[str, Drawing]()
+    if not any(record[goals[0]] is not None for record in results.records):
+        return figures
+    for index, goal in enumerate(goals):
+        if goal in OF_MODEL:
+            continue
+        suffix = f"_{index + 1}" if index else ""
+        of_goal = {"target_name": goal} | ({"target": lambda one, index=index: one.values[index]} if goals[1:] else {})
+        figures[f"history{suffix}"] = Drawing(
+            f"{goal} in the course of the search",
+            _draw(optuna_plots.plot_optimization_history, study, **of_goal),
+            "Each point is a finished trial, in the order of their start; the line is the best so far.",
+        )
+        figures[f"parallel{suffix}"] = Drawing(
+            f"The drawn values of every trial, and its {goal}",
+            _draw(optuna_plots.plot_parallel_coordinate, study, **of_goal),
+            "Each line is a finished trial, and crosses each axis at the drawn value. The darker, the better.",
+        )
+    if len(goals) in (2, 3):
+        figures["front"] = Drawing(
+            " against ".join(goals),
+            _draw(optuna_plots.plot_pareto_front, study, target_names=goals),
+            "Each point is a finished trial. No trial is better in every goal than a red one.",
+        )
+    return figures
+
+
+def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
+    """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
+    with pyplot.rc_context():  # Optuna sets a style
+        figure: Figure = plot(*args, **options).figure
+    pyplot.close(figure)
+    figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
+    for axes in figure.axes:
+        axes.set_title("")
+        axes.set_title("", loc="left")
+        if axes.get_yscale() == "log":
+            plain_log(axes.yaxis)
+    return figure
+
+
+def write_search_page(results: SearchResults, table: Table, folder: Path) -> None:
+    """Write `report.html` and the figures of a search.
+
+    The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
+    Raises an InputError where the dataset or a component is not here.
+    """
+    search, opened, planned = results.search, cache(open_corpus), list[PlannedTrial]()
+    for trial in results.trials:
+        if FOLDER in trial.user_attrs:
+            config, keys = search.config(trial.params)
+            row, corpus = search.row_name(config), opened(config.data)
+            one = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
+            planned.append(one._replace(name=trial_name(trial)))
+    rows = [Row(one.name, [one.config], {}) for one in planned]
+    done = [one for one in planned if one.trial.result()]
+    base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
+    sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
+    write_page(sweep, planned, table, folder, draw_search_plots(results), base_first[:SHOWN_TRIALS])
