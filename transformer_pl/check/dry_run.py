@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Model, Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
+from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.runtime.errors import InputError, described
 
 CALLS = {  # every argument is passed by its place, so that names are free
@@ -21,15 +22,15 @@ CALLS = {  # every argument is passed by its place, so that names are free
 }
 
 
-def dry_run(config: Sizes) -> None:
-    """Run a model with one layer per stack on the CPU, forward and backward, and check what each component returns.
+def dry_run(config: Sizes) -> str:
+    """Run a model with one layer per stack, forward and backward, and check what each component returns.
 
-    Raises an InputError where a component cannot be called or returns something else than it must, and whatever it
-    raises itself.
+    Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
+    InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
     """
     check_classes(config)
     try:
-        _run(config.with_layers(1))
+        return _device(config.with_layers(1))
     except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
         calls = "; ".join(
             f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in not_papers(config)
@@ -45,9 +46,22 @@ def check_classes(config: Model | Sizes) -> None:
         raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
 
 
-def _run(config: Sizes) -> None:
+def _device(config: Sizes) -> str:
+    """The device on which the model runs."""
+    try:
+        _run(config, "cpu")
+        return "cpu"
+    except Exception:
+        if not torch.cuda.is_available():
+            raise
+    set_up_gpu()
+    _run(config, "cuda")
+    return "cuda"
+
+
+def _run(config: Sizes, device: str) -> None:
     """Run the model forward and backward. Components must return the shape and the type of their slot."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device(device):
         _, model, source, target = small_model(config)
         embedding = model.embedding
         for site, ids in (("encoder", source), ("decoder", target)):

@@ -107,12 +107,13 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     if "embedding" not in not_papers(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
-    dry_run(config)
+    device = dry_run(config)
     config = config.with_layers(2)._replace(p_drop=0.0)
+    devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
     for name in (name for name in PROPERTIES if name not in exempted):
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices), torch.device(device):
             try:
                 measured[name] = PROPERTIES[name](small_model(config))
             except Exception as error:  # the others are measured all the same

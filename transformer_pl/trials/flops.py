@@ -104,13 +104,13 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
 
-    dry_run(c)
+    device = dry_run(c)
     try:
         with torch.device("meta"):
             return count("meta")
     except Exception:  # a component reads values, and meta tensors have none
         with torch.random.fork_rng(devices=[]), _unfused():
-            return count("cpu")
+            return count(device)
 
 
 @contextmanager
