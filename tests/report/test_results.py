@@ -18,6 +18,7 @@ from transformer_pl.trials.trial import Trial
 ROOT = Path(__file__).parents[2]
 SECTIONS = [
     ("demo", "## Table 3 at scale demo\n"),
+    ("demo", "## Other ablations at scale demo\n"),
     ("multi30k", "## Table 3 at scale multi30k\n"),
 ]
 COMMAND = re.compile(
