@@ -136,7 +136,7 @@ def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> t
     if not any(one.trial.folder.exists() for one in planned):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet; {REMEDY}")
     if missing := sum(one.trial.needs_training() for one in planned):
-        folders = sorted((options.runs / "sweeps").glob(f"{sweep.name}@*"))
+        folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
         others = {read_json(folder / "plan.json").get("differs", "") for folder in folders} - {"", other_table(options)}
         known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
         warn(f"{missing} of {len(planned)} trials are missing{known}")

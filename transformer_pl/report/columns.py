@@ -130,10 +130,8 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
     still_moves = f"{title} minus base's. {significant} {dagger}: row and base were still falling at different rates."
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
-    together, compares = (
-        "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences.",
-        any(row.difference() is not None for row in rows),
-    )
+    together = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
+    compares = any(row.difference() is not None for row in rows)
     power = "The true difference that this row's seeds would find in 80 % of cases."
     columns = [
         column("row", lambda row: cells.marked(row.title, row.results.exempt), differs),
@@ -143,12 +141,7 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
         *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
         measured(title, cells.score, scored),
         mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 7),
-        column(
-            f"{title} 95 %",
-            lambda row: cells.interval(row.score and row.score.row_mean),
-            "For this row alone.",
-            9,
-        ),
+        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), "For this row alone.", 9),
     ]
     if paper and paper.split == "test":
         columns.append(mean_of(f"test {title}", f"test/{measure.name}", "Of the test set."))

@@ -25,16 +25,13 @@ LEGEND = "What the columns mean: report.html. How they are computed: transformer
 
 def summary(rows: Sequence[TableRow]) -> str:
     """What the table shows: the rows that differ from base, and what the others could have shown."""
-    tested = [
-        (row.title, row.score.difference, bool(significance_mark(row.score)), row.score.is_apart)
-        for row in rows
-        if row.score and row.score.difference
-    ]
+    tested = [(row.title, row.score, row.score.difference) for row in rows if row.score and row.score.difference]
     if not tested:
         return _no_differences(rows)
     title, seeds = rows[0].results.measure.title, max(len(row.results.done) for row in rows)
     said: list[str] = []
-    for name, one, *_ in sorted((row for row in tested if row[2]), key=lambda row: row[1].value):
+    differing = [(name, one) for name, score, one in tested if significance_mark(score)]
+    for name, one in sorted(differing, key=lambda named: named[1].value):
         low, high = sorted(abs(end) for end in one.interval())
         how = "lower" if one.value < 0 else "higher"
         if said:
@@ -42,11 +39,11 @@ def summary(rows: Sequence[TableRow]) -> str:
         else:
             said.append(f"{name} is {abs(one.value):.1f} {title} {how} than base (95 %: {low:.1f} to {high:.1f})")
     text = f"{', '.join(said)}. " if said else ""
-    if others := [(name, one.detectable, is_apart) for name, one, is_found, is_apart in tested if not is_found]:
+    if others := [(name, score, one.detectable) for name, score, one in tested if not significance_mark(score)]:
         which = others[0][0] if len(others) == 1 else f"{'The other' if said else 'All'} {len(others)} rows"
         text += f"{which} cannot be told apart from base in {title} with {counted(seeds, 'seed')}; a difference of "
-        usual = [detectable for _, detectable, is_apart in others if not is_apart] or [one[1] for one in others]
-        text += f"{max(usual):.1f} would have been found in {POWER:.0%} of cases."
+        usual = [one for one in others if not one[1].is_apart] or others
+        text += f"{max(detectable for *_, detectable in usual):.1f} would have been found in {POWER:.0%} of cases."
     return text.rstrip()
 
 
