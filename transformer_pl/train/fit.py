@@ -57,10 +57,12 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     newest, step = checkpoints.newest()
     os.environ[RANKS_OF] = run.identity.trial  # for the processes that Lightning starts
     logger.start(step)
-    trainer.fit(module, data, ckpt_path=newest, weights_only=True)
-    weights = module.weights()
-    if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
-        torch.distributed.destroy_process_group()
+    try:
+        trainer.fit(module, data, ckpt_path=newest, weights_only=True)
+        weights = module.weights()
+    finally:
+        if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
+            torch.distributed.destroy_process_group()
     if trainer.is_global_zero:
         run.trial.save_weights(checkpoints.averaged(trainer.global_step) or weights)
     return Fitted(trainer.global_step, checkpoints.earlier_s)
