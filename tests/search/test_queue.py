@@ -1,8 +1,12 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from forked import command
 from helpers import a_result
+from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
@@ -76,6 +80,21 @@ def test_a_repeated_draw_has_the_same_outcome_and_counts(tmp_path):
     outcomes = [(trial.params["model.h"], trial.state, trial.value) for trial in counted_trials(queue.study)]
     assert len(outcomes) == 6 and outcomes[0][0] == 8
     assert set(outcomes) == {(8, TrialState.COMPLETE, 2.0), (4, TrialState.PRUNED, None)}
+
+
+class SlowSampler(RandomSampler):
+    """So slow that all others ask while one does."""
+
+    def before_trial(self, study, trial):
+        time.sleep(0.2)
+
+
+def test_processes_that_draw_at_once_stay_within_run_cap(tmp_path):
+    keys = {"space": DROPOUT, "run_cap": 2, "url": f"sqlite:///{tmp_path}/study.db"}
+    queues = [queue_of(tmp_path, sampler=SlowSampler(seed=seed), **keys) for seed in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        drawn = list(threads.map(lambda queue: queue.next(set()), queues))
+    assert sum(planned is not None for planned in drawn) == 2 and len(queues[0].study.get_trials()) == 2
 
 
 def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):

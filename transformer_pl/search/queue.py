@@ -15,6 +15,7 @@ from statistics import mean
 from typing import Any
 
 import optuna
+from filelock import FileLock
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -140,8 +141,7 @@ class SearchQueue(TrialQueue):
 
         An invalid config is reported to Optuna as infeasible, and another one is drawn.
         """
-        while self._has_more():
-            trial = self.study.ask(dict(self.search.space))
+        while trial := self._ask():
             try:
                 config, keys = self.search.config(trial.params)
                 corpus = self._open_corpus(config.data)
@@ -157,6 +157,11 @@ class SearchQueue(TrialQueue):
             self.estimates |= estimate_costs([planned], [])
             return DrawnTrial(trial, planned)
         return None
+
+    def _ask(self) -> Trial | None:
+        """Ask Optuna for a trial, one process at a time: several that ask at once would pass `run_cap`."""
+        with FileLock(self.runs / "draw.lock"):
+            return self.study.ask(dict(self.search.space)) if self._has_more() else None
 
     def _has_more(self) -> bool:
         """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""
