@@ -17,6 +17,7 @@ from typing import Any
 import optuna
 from filelock import FileLock
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.plan.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
@@ -56,11 +57,13 @@ class SearchQueue(TrialQueue):
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
         self._folder = cache(partial(TrialFolder.at, runs))  # whose lock knows for how long it has seen no heartbeat
+        self._lock = FileLock(runs / "search.lock")  # one process at a time draws trials or puts them back
         self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
         self._next_draw = -math.inf
-        for trial in counted_trials(study):
-            if trial.state == TrialState.FAIL:  # in an earlier command
-                studies.try_again(study, trial)
+        with self._lock:
+            for trial in counted_trials(study):
+                if trial.state == TrialState.FAIL:  # in an earlier command
+                    studies.try_again(study, trial)
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
         if self._clock() < self._next_draw:
@@ -82,9 +85,10 @@ class SearchQueue(TrialQueue):
         self.held.append(self.draws.pop(planned.trial.folder.name))
 
     def waits(self) -> str | None:
-        if waiting := len(self.held) + len(self._trials_of_others()):
-            return f"waiting for {counted(waiting, 'trial')} of other processes"
-        return "drawing trials that were put back" if self._has_more() else None
+        with self._lock:
+            if waiting := len(self.held) + len(self._trials_of_others()):
+                return f"waiting for {counted(waiting, 'trial')} of other processes"
+            return "drawing trials that were put back" if self._has_more() else None
 
     def watch(self, planned: PlannedTrial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
@@ -122,8 +126,7 @@ class SearchQueue(TrialQueue):
     def stopped(self) -> None:
         """Put back all trials of this process: whoever draws next resumes them from their checkpoints."""
         for draw in self._own_draws():
-            if self._tell(draw.trial, state=TrialState.FAIL):
-                studies.try_again(self.study, self._frozen(draw.trial))
+            self._put_back(draw.trial, studies.try_again)
         self.draws, self.held = {}, []
 
     def left(self) -> Left:
@@ -159,8 +162,8 @@ class SearchQueue(TrialQueue):
         return None
 
     def _ask(self) -> Trial | None:
-        """Ask Optuna for a trial, one process at a time: several that ask at once would pass `run_cap`."""
-        with FileLock(self.runs / "draw.lock"):
+        """Draw a trial from the study, or return None: several processes that drew at once would pass `run_cap`."""
+        with self._lock:
             return self.study.ask(dict(self.search.space)) if self._has_more() else None
 
     def _has_more(self) -> bool:
@@ -192,7 +195,7 @@ class SearchQueue(TrialQueue):
     def _trials(self, state: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(state,))
 
-    def _frozen(self, trial: Trial) -> FrozenTrial:
+    def _frozen(self, trial: Trial | FrozenTrial) -> FrozenTrial:
         """The trial as the study has it now."""
         return self.study.get_trials(deepcopy=False)[trial.number]
 
@@ -211,9 +214,14 @@ class SearchQueue(TrialQueue):
             if folder and self._folder(folder).lock.is_held():
                 self._unlocked.pop(trial.number, None)
                 continue
-            is_dead = now > self._unlocked.setdefault(trial.number, now) + UNLOCKED_S
-            if is_dead and self._tell(trial, state=TrialState.FAIL):
-                studies.try_once_more(self.study, trial)
+            if now > self._unlocked.setdefault(trial.number, now) + UNLOCKED_S:
+                self._put_back(trial, studies.try_once_more)
+
+    def _put_back(self, trial: Trial | FrozenTrial, enqueue: RetryHeartbeatStaleTrialCallback) -> None:
+        """Enqueue a running trial once more. No other process finds it failed in between, and ends."""
+        with self._lock:
+            if self._tell(trial, state=TrialState.FAIL):
+                enqueue(self.study, self._frozen(trial))
 
 
 def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:
