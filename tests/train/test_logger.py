@@ -132,6 +132,7 @@ def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, wh
         server.server_close()
     run = a_run(tmp_path)
     run.tell(log={"step": 1})
+    wait_for(lambda: offline(tmp_path))  # a trial takes longer than that
     run.finish()
     said = capfd.readouterr()
     assert "wandb sync" in said.out and KEY not in said.out + said.err
