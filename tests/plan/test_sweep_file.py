@@ -88,6 +88,17 @@ def test_a_sweep_of_table_3_has_base_and_the_paper_s_rows(path):
     assert sorted(map(TABLE3.index, found)) == [i for i, row in enumerate(TABLE3) if row.label in labels]
 
 
+def test_beyond_table_3_has_the_rows_of_six_files():
+    """Without those that have no warm-up: their differences would fill the picture."""
+    parts = ["positions", "attention", "normalisation", "feed_forward", "depth", "optimizers"]
+    rows = {name: keys for part in parts for name, keys in keys_by_name(part).items() if "warmup=1" not in name}
+    assert keys_by_name("beyond_table3") == rows
+
+
+def keys_by_name(stem):
+    return {row.name: row.keys for row in read_sweep(ROOT / "sweeps" / f"{stem}.yaml").rows}
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_sweep_is_a_valid_wandb_sweep(path):
     """W&B's schema lives on its server. Its client's checks run here; of the schema, the closed list of top-level

@@ -30,7 +30,7 @@ LOOKS: list[dict[str, Any]] = [
     for line in ("-", "--", ":", "-.")
     for colour, marker in zip(COLOURS, "osD^vPX", strict=True)
 ]
-NAME_WIDTH = 28  # characters in a line of a row's name
+NAME_WIDTH = 34  # characters in a line of a row's name
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # the axes
 matplotlib.use("agg")  # no window, also where Optuna draws
 matplotlib.rcParams.update(
