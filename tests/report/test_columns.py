@@ -305,10 +305,10 @@ def test_a_note_tells_in_what_trials_differ_beside_their_identity(tmp_path, key,
 # --- Statistics
 
 
-def measured(gaps, seeds=3, **keys):
+def measured(gaps, seeds=3, spread=0.02):
     """Rows with h = 8 (base), 1, 4, ... on 400 sentences. A gap is the share of base's mistakes that a row avoids."""
     rng, rows = np.random.default_rng(1), []
-    shared = drawn(rng, len(gaps), seeds, 400, 0.02)  # the same sentences for all
+    shared = drawn(rng, len(gaps), seeds, 400, spread)  # the same sentences for all
     for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
         matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
         nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
@@ -460,6 +460,12 @@ def test_the_summary_says_which_rows_differ_and_what_the_others_could_have_shown
         assert text.startswith("(A) h=1 is")
     assert json.loads(table.json())["summary"] == table.summary and "h=1 is" in table.latex()
     assert "not a row" in build_table(rows[1:], config()).summary
+
+
+def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
+    table = build_table([*measured([0.0, 0.0]), measured([0.0] * 3, spread=0.3)[2]], config())
+    least, most = column(table, "detectable Δ")[1:]
+    assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
 
 
 PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}

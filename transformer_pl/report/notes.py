@@ -42,8 +42,10 @@ def summary(rows: Sequence[TableRow]) -> str:
     if others := [(name, score, one.detectable) for name, score, one in tested if not significance_mark(score)]:
         which = others[0][0] if len(others) == 1 else f"{'The other' if said else 'All'} {len(others)} rows"
         text += f"{which} cannot be told apart from base in {title} with {counted(seeds, 'seed')}; a difference of "
-        usual = [one for one in others if not one[1].is_apart] or others
-        text += f"{max(detectable for *_, detectable in usual):.1f} would have been found in {POWER:.0%} of cases."
+        usual = [detectable for _, score, detectable in others if not score.is_apart] or [one[2] for one in others]
+        by_row = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
+        text += by_row if max(usual) > 2 * min(usual) else f"{max(usual):.1f}"
+        text += f" would have been found in {POWER:.0%} of cases."
     return text.rstrip()
 
 
