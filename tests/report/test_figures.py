@@ -35,12 +35,12 @@ def written(axes):
     return sorted("".join(text.get_text().split()) for text in names_of(axes))
 
 
-def table_row(name, score, params=1e6, ppl=3.0):
-    """A row beside a base of 60."""
+def table_row(name, score, params=1e6, ppl=3.0, error=1.0, is_apart=False):
+    """A row beside a base of 60. error: the standard error of its difference."""
     metrics = {"val/bleu": score, "val/ppl": ppl}
     result = {"metrics": metrics, "params": params, "flops": 1e9, "steps": 1000}
     base = RowResults(Config(), [{"metrics": {"val/bleu": 60.0}}], ["done"])
-    compared = RowComparison(Estimate(score, (), 1.0, 50), Estimate(score - 60, (), 1.0, 50), 0.5)
+    compared = RowComparison(Estimate(score, (), 1.0, 50), Estimate(score - 60, (), error, 50), 0.5, is_apart)
     results = RowResults(Config(), [result], ["done"], name=name)
     return TableRow(results, {}, None, False, base, compared, None)
 
@@ -64,6 +64,13 @@ def test_names_are_whole_and_lie_on_nothing(figure):
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     frame = axes.get_window_extent()
     assert not any(frame.overlaps(box) for box in boxes)  # so no point and no line of the data is under a name
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_apart):
+    wild = table_row("big", 40, error=30.0, is_apart=is_apart)
+    low, high = drawn(forest([*ROWS, wild], [None] * len(ROWS) + [0.6]).figure).get_xlim()
+    assert low < -20 and (low > -25 and high < 5) == is_apart
 
 
 def test_the_pareto_front_is_filled():

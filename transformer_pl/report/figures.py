@@ -45,7 +45,10 @@ matplotlib.rcParams.update(
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
 CURVES = "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights."
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
-DIFFERENCES = "Where an interval crosses zero, the row may be better or worse than base."
+DIFFERENCES = (
+    "Where an interval crosses zero, the row may be better or worse than base. That of a row whose seeds spread unlike "
+    "those of all others may reach beyond the picture."
+)
 
 
 class Drawing(NamedTuple):
@@ -104,6 +107,10 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+    usual = [end for interval, score in zip(intervals, scores, strict=True) if not score.is_apart for end in interval]
+    if len(usual) < 2 * len(scores):  # a wild row would make all others small
+        shown = np.array([*usual, *values, *filter(None, of_paper)])
+        axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
     axes.set_xlabel(f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: paper)", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
