@@ -35,10 +35,10 @@ def main() -> None:
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
     for count in (3, 5, 8):
         if 2 * count <= len(sentences):
-            compare_rows(sentences, count)
+            compare_drawn_rows(sentences, count)
 
 
-def compare_rows(sentences: np.ndarray, count: int) -> None:
+def compare_drawn_rows(sentences: np.ndarray, count: int) -> None:
     """Compare two rows of `count` seeds each. sentences (seeds, n, 10)."""
     rng, found = np.random.default_rng(1), []
     for _ in range(TIMES):
