@@ -11,6 +11,7 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import local
+from transformer_pl.sweep.__main__ import read_options
 from transformer_pl.sweep.local import Workers, divide_machine, end
 
 
@@ -27,6 +28,11 @@ def machine(monkeypatch):
 
 def trainer(**keys):
     return resolve([Level("test", {f"trainer.{key}": value for key, value in keys.items()})]).trainer
+
+
+@pytest.mark.parametrize(("words", "parallel"), [([], None), (["--parallel=auto"], None), (["--parallel=3"], 3)])
+def test_the_machine_decides_how_many_run_at_once_unless_the_command_does(words, parallel):
+    assert read_options(["table3_A", *words]).parallel == parallel
 
 
 @pytest.mark.parametrize(

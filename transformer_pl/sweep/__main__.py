@@ -60,8 +60,8 @@ def read_options(words: list[str]) -> argparse.Namespace:
     add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    parallel = "trials at once (as cores or GPUs allow); with --launcher slurm: workers"
-    run.add_argument("--parallel", type=whole_number(), metavar="N", help=parallel)
+    parallel = "trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers"
+    run.add_argument("--parallel", type=_count_or_auto, metavar="N|auto", help=parallel)
     rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
     run.add_argument("--rerun", action="store_true", help=rerun)
     launchers = ("local", "slurm")
@@ -95,6 +95,10 @@ def read_options(words: list[str]) -> argparse.Namespace:
     else:
         refuse_options(options, ["slurm"], "is for --launcher slurm")
     return options
+
+
+def _count_or_auto(word: str) -> int | None:
+    return None if word == "auto" else whole_number()(word)
 
 
 if __name__ == "__main__":
