@@ -2,9 +2,9 @@
 
 The validation loss is that of the weights that would be scored: of averaged ones where decode.average says so. Late in
 a training it is close to a line over the logarithm of the step, for the learning rate of equation 3 falls as a power of
-it. The line through the validations of the last two fifths of the steps has as its slope
-the median of the slopes between all pairs of them (Theil 1950, Sen 1968): one bad validation does not move it. The fall
-is what this line loses over the last fifth, from 0.8 T to T steps:
+it. The line through the validations of the last two fifths of the steps has as its slope the median of the slopes
+between all pairs of them (Theil 1950, Sen 1968): one bad validation does not move it. The fall is what this line loses
+over the last fifth, from 0.8 T to T steps:
 
     loss = a + b log(step),     fall = -b log(T / 0.8 T),
 
