@@ -10,7 +10,7 @@ from forked import command
 from helpers import ROOT
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.complexity import LENGTHS, growth
+from transformer_pl.complexity import LENGTHS, growth, read_options
 from transformer_pl.config import sizes
 from transformer_pl.config.components import build
 from transformer_pl.config.levels import Level, resolve
@@ -86,6 +86,10 @@ def test_the_command_times_every_layer_of_a_sweep(tmp_path):
     assert len(lines) == 3 * 2 and all(float(line["seconds"]) > 0 for line in lines)
     text = (folder / "complexity.md").read_text()
     assert all(order in text for order in ("O(n² d)", "O(k n d²)", "O(r n d)")) and "ms, n=16" in text
+
+
+def test_it_is_of_the_layers_of_table_1_unless_another_file_is_named():
+    assert read_options([]).file == read_options(["layers"]).file != read_options(["attention"]).file
 
 
 @pytest.mark.parametrize("argv", [["--n", "8,x"], ["--n", "0"]])

@@ -1,4 +1,4 @@
-"""Table 1, measured:  python -m transformer_pl.complexity sweeps/layers.yaml [--n 32,64,...]
+"""Table 1, measured:  python -m transformer_pl.complexity [sweeps/layers.yaml] [--n 32,64,...]
 
 Times the self-attention layer of each row of a sweep file, or what replaces it, at several sequence lengths n and a
 fixed width d, on a GPU if there is one, and fits how the time grows with n. Without --scale the sizes are the paper's.
@@ -55,11 +55,12 @@ def main(argv: list[str]) -> int:
 def read_options(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m transformer_pl.complexity",
-        usage="%(prog)s FILE [options]",
+        usage="%(prog)s [FILE] [options]",
         description="Table 1, measured: how the time of the layer that mixes positions grows with the length of the\n"
         "sentence. Trains nothing. Defaults are in parentheses.",
     )
-    parser.add_argument("file", metavar="FILE", type=sweep_file, help="a sweep file, or one that ships: layers")
+    file = "a sweep file, or the name of one that ships (layers)"
+    parser.add_argument("file", metavar="FILE", type=sweep_file, nargs="?", default="layers", help=file)
     add_row_options(parser.add_argument_group("which layers"), SCALE)
     group = parser.add_argument_group("what is measured")
     lengths = "lengths in tokens (powers of two from 32 to 4096)"
