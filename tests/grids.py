@@ -7,8 +7,6 @@ import yaml
 from helpers import little_text
 from tiny_trials import TINY
 
-RATES = ("tokens_per_s", "wall_s")
-
 
 def small_grid(folder: Path, rows: tuple[str, ...] = ("base",), seeds: tuple[int, ...] = (1, 2), **keys: Any) -> Path:
     """A sweep file of tiny trials, with its text beside it. keys: with `__` for a dot."""

@@ -65,13 +65,6 @@ def a_result(**keys: object) -> dict:
     return result | {"tokens_per_s": None, "wall_s": 1.0, "finished": "2026-11-21 00:00:00"} | keys
 
 
-def flip(path: Path, at: float = 0.5) -> None:
-    """Change a byte of a file: by default the one in its middle."""
-    content = bytearray(path.read_bytes())
-    content[int(at * (len(content) - 1))] ^= 0x41
-    path.write_bytes(content)
-
-
 def read_back(run: Path, *options: str) -> str:
     """What W&B's own reader says of an offline run: its records, or with --summary what they come to."""
     words = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", *options, str(run)]

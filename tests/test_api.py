@@ -4,8 +4,6 @@ import csv
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import forked
@@ -15,7 +13,6 @@ from helpers import ROOT, SEARCHES, little_text
 from tiny_trials import TINY
 
 from transformer_pl.api import load_trial, results, train
-from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "transformer_pl" / "API.md").read_text("utf-8"), re.M | re.S)
@@ -41,33 +38,12 @@ def workplace(runs, monkeypatch):
     return runs.parent
 
 
-def test_the_import_is_light():
-    program = (
-        "import sys, transformer_pl; before = [name for name in sys.modules if name.startswith('transformer_pl.')]\n"
-        "import transformer_pl.api\n"
-        "slow = ('torch', 'lightning', 'scipy', 'matplotlib', 'optuna', 'wandb', 'datasets')\n"
-        "print(before, [name for name in slow if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True).stdout == "[] []\n"
-
-
-def test_a_trial_translates_as_it_did_when_it_was_trained(trial):
-    prepared = Prepared(trial.folder.parents[1] / "data" / json.loads((trial.folder / "env.json").read_text())["data"])
-    source = prepared.text("val")[0][:5]
-    expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
-    assert trial.translate([*source[:3], " ", *source[3:], ""]) == [*expected[:3], "", *expected[3:], ""]
-    assert trial.translate([]) == []
-    with pytest.raises(InputError, match=r"decode\.beam = 0"):
-        trial.translate(source, beam=0)
-    with pytest.raises(InputError, match="no-such-trial"):
-        load_trial("no-such-trial", runs=trial.folder.parents[1])
-
-
 def test_a_trial_is_its_files(trial):
     assert trial.result["metrics"] == json.loads((trial.folder / "result.json").read_text())["metrics"]
     assert trial.metrics() == [json.loads(line) for line in (trial.folder / "metrics.jsonl").read_text().splitlines()]
     assert trial.config.model.h == 4 and trial.sizes.vocab_size == len(trial.tokenizer)
     assert sum(p.numel() for p in trial.model.parameters()) == trial.result["params"] and not trial.model.training
+    assert trial.translate([]) == []
 
 
 def test_attention_is_of_the_tokens_that_are_named(trial):

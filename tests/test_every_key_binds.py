@@ -23,7 +23,6 @@ import watching_component
 import yaml
 from forked import running
 from helpers import ROOT, little_text, wait_for
-from torch import nn
 
 from transformer_pl.config import KEYS
 from transformer_pl.config.levels import Level, resolve
@@ -34,7 +33,6 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import __main__ as train
 from transformer_pl.train.evaluate import trained_model
-from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.trial import Trial
 
 TESTS = {}  # by key: the test that fails where it is disconnected
@@ -213,13 +211,6 @@ def test_the_seed_draws_the_weights_and_the_order_of_the_sentences(make):
     """Each by itself: the same weights would be trained on other sentences, or others on the same."""
     firsts = [make(watching_component.WATCHED | {"seed": seed}).notes[0] for seed in (1, 2)]
     assert all(firsts[0][what] != firsts[1][what] for what in ("weight", "ids", "mask"))
-
-
-def test_dropout_is_wherever_section_5_4_has_it():
-    """After every sub-layer, and where embedding and position have been added."""
-    module = TransformerModule(resolve([Level("test", tiny_trials.TINY | {"model.p_drop": 0.3})]), 300)
-    rates = {name: part.p for name, part in module.model.named_modules() if isinstance(part, nn.Dropout)}
-    assert set(rates.values()) == {0.3} and "dropout" in rates and len(rates) == 1 + 2 * (2 + 3)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

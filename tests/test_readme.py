@@ -70,7 +70,7 @@ def simple_commands(line):
         yield from (" ".join(choice) for choice in itertools.product(*words))
 
 
-def example_file(path, line):
+def example_file(path):
     """What FILE stands for: a search in the README about searches, else a grid."""
     return "sweeps/search_regularisation.yaml" if path.parent.name == "search" else "sweeps/table3_A.yaml"
 
@@ -80,7 +80,7 @@ def commands():
     found = {}
     for path in READMES:
         for line in code_lines(path.read_text(encoding="utf-8")):
-            for command in simple_commands(line.replace("FILE", example_file(path, line))):
+            for command in simple_commands(line.replace("FILE", example_file(path))):
                 if command.startswith(OURS) and command not in ALONE | ELSEWHERE:
                     found.setdefault(command, path)
     return [pytest.param(command, id=f"{NAMES[path]}: {command}") for command, path in found.items()]
@@ -99,8 +99,6 @@ TINY = tiny_trials.TINY | {
 PLACEHOLDERS = {
     "TRIAL": "table3-A/base/s1",
     "DIR": "runs",
-    "OTHER": "other",
-    "ID": "abc123",
     "NAME@SCALE": "search-regularisation@demo",
     "FOLDER": "text",
     "postgresql://USER@HOST/DATABASE": "sqlite:///study.db",
@@ -116,7 +114,6 @@ def workplace(tmp_path_factory):
     little_text(folder / "text", 60, 8, 6)
     for split in synthetic.SIZES:  # for sweeps/table4.yaml
         (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
-    (folder / "other").mkdir()  # a runs folder without trials
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
     for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))

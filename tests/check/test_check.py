@@ -8,8 +8,7 @@ import tiny_trials
 from torch import nn
 
 from transformer_pl.check.__main__ import main, slot_of
-from transformer_pl.check.properties import PROPERTIES
-from transformer_pl.check.run import check_model
+from transformer_pl.check.run import CAUSES, check_model
 from transformer_pl.config import SLOTS, Model
 from transformer_pl.config.components import import_component
 from transformer_pl.config.levels import Level, resolve
@@ -68,7 +67,7 @@ def check(module):
 def states(printed):
     """What is said of each property, by its name."""
     lines = (re.match(r"(\S+) +(\w+)", line) for line in printed.splitlines())
-    return {line[2]: line[1] for line in lines if line and line[2] in PROPERTIES}
+    return {line[2]: line[1] for line in lines if line and line[2] in CAUSES}
 
 
 def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_path):
@@ -85,7 +84,7 @@ def test_one_line_says_that_all_properties_hold(check, capsys):
     assert check("stranger.Temperature", "start=2") == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("model.attention = stranger.Temperature, at scale demo ")
-    assert line.endswith(f": {len(PROPERTIES)} of {len(PROPERTIES)} properties hold")
+    assert line.endswith(f": {len(CAUSES)} of {len(CAUSES)} properties hold")
 
 
 def test_each_property_that_does_not_hold_has_a_line(check, capsys):
@@ -93,7 +92,7 @@ def test_each_property_that_does_not_hold_has_a_line(check, capsys):
     first, *lines = capsys.readouterr().out.splitlines()
     found = states("\n".join(lines))
     assert found["decoding_step_by_step_equals_decoding_at_once"] == "BROKEN" and set(found.values()) == {"BROKEN"}
-    assert f"{len(PROPERTIES) - len(lines)} of {len(PROPERTIES)}" in first
+    assert f"{len(CAUSES) - len(lines)} of {len(CAUSES)}" in first
 
 
 def test_a_property_in_which_the_component_fails_hides_no_other(check, capsys):
@@ -113,7 +112,7 @@ def test_an_exception_is_shown_with_its_reason(check, capsys):
 def test_what_is_not_measured_is_not_said_to_hold(check, capsys):
     """After logits that are not finite."""
     assert check("stranger.NotANumber") == 2
-    assert f"0 of {len(PROPERTIES)}" in capsys.readouterr().out
+    assert f"0 of {len(CAUSES)}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

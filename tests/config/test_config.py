@@ -1,12 +1,13 @@
 """The config: the paper's base, constraints, how values are read and levels merged, and the error messages."""
 
 import re
+from operator import attrgetter
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
-from transformer_pl.config import KEYS, SLOTS, Config, effective_sizes, nominal_sizes, sizes
+from transformer_pl.config import COMPONENTS, KEYS, Config, effective_sizes, nominal_sizes, sizes
 from transformer_pl.config.help import SYNONYMS, help_text
 from transformer_pl.config.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
 from transformer_pl.runtime.errors import InputError
@@ -348,19 +349,17 @@ def test_precedence():
     }
 
 
-@pytest.mark.parametrize("slot", SLOTS)
-def test_naming_a_component_drops_the_options_of_lower_levels(slot):
-    key = f"model.{slot}"
+@pytest.mark.parametrize("key", COMPONENTS)
+def test_naming_a_component_drops_the_options_of_lower_levels(key):
+    part = attrgetter(key)
     lower = Level("lower", {key: "mine.Part", f"{key}.window": 4, f"{key}.mode": "near"})
     option = Level("higher", {f"{key}.window": "16"})
-    part = getattr(resolve([lower, option]).model, slot)
-    assert (part.path, part.options) == ("mine.Part", {"window": 16, "mode": "near"})  # an option alone keeps the part
-    named = Level("higher", {key: "mine.Other", f"{key}.size": 2})
-    part = getattr(resolve([lower, named]).model, slot)
-    assert (part.path, part.options) == ("mine.Other", {"size": 2})
-    part = getattr(resolve([lower, Level("higher", {key: "mine.Part"})]).model, slot)
-    assert part.options == {}
-    assert getattr(resolve([option]).model, slot).path == KEYS[key]
+    kept = part(resolve([lower, option]))  # an option alone keeps the part
+    assert (kept.path, kept.options) == ("mine.Part", {"window": 16, "mode": "near"})
+    other = part(resolve([lower, Level("higher", {key: "mine.Other", f"{key}.size": 2})]))
+    assert (other.path, other.options) == ("mine.Other", {"size": 2})
+    assert part(resolve([lower, Level("higher", {key: "mine.Part"})])).options == {}
+    assert part(resolve([option])).path == KEYS[key]
 
 
 @pytest.mark.parametrize("key", ["data.path", "data.hub"])

@@ -10,7 +10,7 @@ from helpers import little_text
 
 from ablations.separate_vocabularies import SeparateBPE
 from transformer_pl.config import UNK, Component, Data
-from transformer_pl.config.levels import Level, resolve
+from transformer_pl.config.levels import Level
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError
@@ -209,12 +209,6 @@ def test_a_mistake_is_one_message_that_names_its_key(module, keys, begins):
         trial_config([Level("test", keys)])
     (message,) = caught.value.messages
     assert message.startswith(begins)
-
-
-def test_naming_a_tokenizer_drops_the_options_of_lower_levels():
-    lower = Level("lower", {"data.tokenizer": "a.B", "data.tokenizer.c": 1})
-    assert resolve([lower, Level("higher", {"data.tokenizer.d": 2})]).data.tokenizer.options == {"c": 1, "d": 2}
-    assert resolve([lower, Level("higher", {"data.tokenizer": "a.B"})]).data.tokenizer.options == {}
 
 
 # Through the commands

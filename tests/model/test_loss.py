@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from rounds import torch_loss
 from small_models import small
 from torch import nn
 from torch._inductor import metrics
@@ -42,12 +43,6 @@ def batch(vocabulary=50):
     return embedding, x, target
 
 
-def of_all_logits(logits, target, eps_ls):
-    """Torch's own loss, of logits (B, L, V)."""
-    options = {"ignore_index": PAD, "reduction": "sum", "label_smoothing": eps_ls}
-    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), **options)
-
-
 def test_smoothing_is_that_of_section_5_4():
     embedding, x, target = batch()
     expected = 0.0
@@ -68,7 +63,7 @@ def test_the_loss_and_its_gradients_are_torch_s_in_chunks_of_any_size(eps_ls, ch
     monkeypatch.setattr(kernels, "CACHED", block)
     embedding, x, target = batch()
     ours = smoothed_loss(embedding, x, target, eps_ls) / 7
-    theirs = of_all_logits(embedding.logits(x), target, eps_ls) / 7
+    theirs = torch_loss(embedding.logits(x), target, eps_ls) / 7
     torch.testing.assert_close(ours, theirs)
     found, expected = (torch.autograd.grad(x_, [x, embedding.weight]) for x_ in (ours, theirs))
     torch.testing.assert_close(found, expected)
@@ -82,7 +77,7 @@ def test_the_formula_that_is_compiled_is_torch_s_loss(eps_ls, monkeypatch):
     embedding, x, target = batch()
     ours = SmoothedCrossEntropy(small(), Optim(eps_ls=eps_ls))
     ours.compile()
-    found, expected = ours.of_states(embedding, x, target), of_all_logits(embedding.logits(x), target, eps_ls)
+    found, expected = ours.of_states(embedding, x, target), torch_loss(embedding.logits(x), target, eps_ls)
     torch.testing.assert_close(found, expected)
     found, expected = (torch.autograd.grad(one, [x, embedding.weight]) for one in (found, expected))
     torch.testing.assert_close(found, expected)
@@ -132,7 +127,7 @@ def test_two_weights_whose_gradients_are_one_tensor_get_each_their_own(chunk, mo
     _, x, target = batch()
     embedding = SumOfTwo()
     ours = torch.autograd.grad(smoothed_loss(embedding, x, target, 0.1), embedding.parameters())
-    theirs = torch.autograd.grad(of_all_logits(embedding.logits(x), target, 0.1), embedding.parameters())
+    theirs = torch.autograd.grad(torch_loss(embedding.logits(x), target, 0.1), embedding.parameters())
     torch.testing.assert_close(ours, theirs)
 
 

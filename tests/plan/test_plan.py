@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from helpers import ROOT, a_result, little_text
+from helpers import ROOT, a_result
 from rich.console import Console
 
 from transformer_pl.config import effective_sizes
@@ -156,16 +156,6 @@ def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path):
     warmup = read_sweep(ROOT / "sweeps" / "table3_A.yaml", sets={"optim.warmup": "30000"})
     told = [[line for line in printed(tmp_path, UNBROKEN, one) if "optim.warmup" in line] for one in (TABLE3_A, warmup)]
     assert not told[0] and "h=1, h=4, base, h=16, h=32" in told[1][0]
-
-
-@pytest.mark.parametrize("file", ["table3_C", "search_size"])
-def test_a_plan_starts_nothing(file, tmp_path, capsys):
-    folder = little_text(tmp_path, 60, 8, 6)
-    keys = ["--set", f"data.path={folder}", "data.vocab_size=300"]
-    words = [str(ROOT / "sweeps" / f"{file}.yaml"), "--plan", "--parallel=1", f"--runs={tmp_path / 'runs'}", *keys]
-    assert sweep.main(words) == 0
-    out = capsys.readouterr().out
-    assert "60 training pairs" in out and "1 at a time" in out and not (tmp_path / "runs").exists()
 
 
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):

@@ -51,16 +51,16 @@ def estimates(planned, flops=lambda row: 1e12):
     return {one.row: CostEstimate(Cost(1, flops(one.row)), None) for one in planned}
 
 
-def plain(clock):
-    """A console that is no terminal, on the test's clock."""
+def plain():
+    """A console that is no terminal."""
     return Console(file=io.StringIO(), width=200, get_time=time.monotonic)
 
 
-def train(planned, *steps, every=1.0):
+def train(planned, *steps):
     """Lines of metrics at these steps, the last of them now."""
     planned.trial.folder.mkdir(parents=True, exist_ok=True)
     lines = [
-        {"step": step, "kind": "train", "train/loss": 4.25, "tokens_per_s": 1e4, "time": time.time() - every * ago}
+        {"step": step, "kind": "train", "train/loss": 4.25, "tokens_per_s": 1e4, "time": time.time() - ago}
         for ago, step in enumerate(reversed(steps))
     ]
     (planned.trial.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
@@ -76,7 +76,7 @@ def shown(view, clock):
 
 def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
     """Row i costs 5 - i; one trial of row 0 took ten seconds."""
-    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned, lambda row: (5 - row) * 1e12)), 3)
+    view = ProgressView(plain(), GridQueue(planned, estimates(planned, lambda row: (5 - row) * 1e12)), 3)
     view.started(view.queue.next(set()))
     clock(10)
     view.ended(planned[0], "done", "val/ppl 2.00")
@@ -91,7 +91,7 @@ def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
 
 
 def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
-    view = ProgressView(plain(clock), GridQueue(planned, estimates(planned)), 0)
+    view = ProgressView(plain(), GridQueue(planned, estimates(planned)), 0)
     for one, ending in zip(planned, ("diverged", "failed", "pruned"), strict=False):
         view.started(view.queue.next(set()))
         clock(1)
@@ -109,7 +109,7 @@ def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
     one = planned[0]
     train(one, 1000)
     clock(1)
-    view = ProgressView(plain(clock), GridQueue(planned[:1], estimates(planned)), 0)
+    view = ProgressView(plain(), GridQueue(planned[:1], estimates(planned)), 0)
     view.started(view.queue.next(set()))
     assert "1000" not in shown(view, clock)[0]  # that was an earlier command
     train(one, 1250)
@@ -119,7 +119,7 @@ def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
 
 
 def test_an_evaluation_shows_how_many_sentences_are_translated(planned, clock):
-    view = ProgressView(plain(clock), GridQueue(planned[:1], estimates(planned)), 0)
+    view = ProgressView(plain(), GridQueue(planned[:1], estimates(planned)), 0)
     view.started(view.queue.next(set()))
     train(planned[0], 1500)
     planned[0].trial.set_status("running", translated="3/10")

@@ -145,7 +145,7 @@ def test_the_plan_starts_nothing_and_imports_nothing_slow(tmp_path, words, trial
     )
     argv = [sys.executable, "-c", program, *words.split(), "--plan", "--runs", str(tmp_path / "runs")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-    assert f"{trials} trials to train" in done.stdout, done.stderr
+    assert f"{trials} trials to train" in done.stdout and "1,200 training pairs" in done.stdout, done.stderr
     assert done.stdout.endswith("imported:\n") and not (tmp_path / "runs").exists()
 
 

@@ -122,7 +122,7 @@ def test_every_key_of_the_config_either_changes_the_identity_or_is_meant_not_to(
     placed = {key for keys in OTHER for key in keys} | {key for pair in SAME for keys in pair for key in keys}
     placed |= {"model.residual", "model.self_attention", "model.embedding"}  # as position and ffn
     placed |= {*OF_DECODING, "data.subset", "data.val", "data.test"}
-    placed |= {"optim.match"}  # no trial has it: it becomes steps before (tests/test_budget.py)
+    placed |= {"optim.match"}  # no trial has it: it becomes steps before
     assert set(Config().flat()) <= placed
 
 

@@ -27,12 +27,6 @@ def test_the_numbers_of_sentences_are_read_as_they_were_written(tmp_path):
     assert trial.sentences("val", BLEU).tolist() == [[*counts[0], 1.5, 3], [*counts[1], 0.1, 4]]
 
 
-def test_an_infinite_perplexity_survives(tmp_path):
-    trial = Trial(tmp_path)
-    trial.finish(a_result(metrics={"val/ppl": float("inf"), "val/bleu": 1.0}))
-    assert trial.result()["metrics"] == {"val/ppl": float("inf"), "val/bleu": 1.0}
-
-
 def test_weights_are_read_as_they_were_saved(tmp_path):
     """Of any layout and type; also tensors that share memory, as those of tied layers do."""
     matrix = torch.randn(3, 4)

@@ -5,7 +5,7 @@ standard deviation of the logits. Weights that start at zero are moved: a compon
 show nothing. Passes that are compared begin with the same buffers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import safetensors.torch
 import torch
@@ -281,21 +281,3 @@ def bfloat16_is_close(subject: Subject) -> str | None:
     if not error < ROUNDING_BFLOAT16:
         return f"they differ by {error:.2g} standard deviations (root mean square; at most {ROUNDING_BFLOAT16})"
     return None
-
-
-PROPERTIES: dict[str, Callable[[Subject], str | None]] = {
-    check.__name__: check
-    for check in (
-        the_logits_are_finite,
-        the_future_is_hidden,
-        padding_changes_nothing,
-        every_token_is_read,
-        every_weight_gets_a_gradient,
-        decoding_step_by_step_equals_decoding_at_once,
-        weights_are_what_attention_computes,
-        evaluation_repeats,
-        saved_weights_are_all,
-        it_runs_on_the_device_of_its_input,
-        bfloat16_is_close,
-    )
-}

@@ -100,8 +100,8 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     """
     import torch
 
+    from transformer_pl.check import properties
     from transformer_pl.check.dry_run import dry_run
-    from transformer_pl.check.properties import PROPERTIES
     from transformer_pl.check.small_model import small_model
 
     if "embedding" not in not_papers(model):
@@ -112,10 +112,10 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
     exempted = {name for component in not_papers(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
-    for name in (name for name in PROPERTIES if name not in exempted):
+    for name in (name for name in CAUSES if name not in exempted):
         with torch.random.fork_rng(devices), torch.device(device):
             try:
-                measured[name] = PROPERTIES[name](small_model(config))
+                measured[name] = getattr(properties, name)(small_model(config))
             except Exception as error:  # the others are measured all the same
                 measured[name] = f"it fails at {described(error)}"
         if measured[name] and name == "the_logits_are_finite":  # then nothing else can be measured

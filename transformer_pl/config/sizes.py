@@ -16,8 +16,6 @@ from transformer_pl.config.keys import (
 from transformer_pl.config.types import multiplied
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # the first tokens of every vocabulary
-
-
 STACKS = ("N_encoder", "N_decoder")
 
 

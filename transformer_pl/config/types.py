@@ -19,11 +19,6 @@ def _number(value: object) -> object:
     return float(value) if is_power else value  # type: ignore[arg-type]
 
 
-def _on_or_off(value: object) -> object:
-    """Read what YAML 1.1, which W&B reads, makes of `on` and `off`."""
-    return {"True": "on", "False": "off"}.get(str(value), value)
-
-
 def _multiplier(value: object) -> object:
     """Read `1/2` as well as `0.5`."""
     if not isinstance(value, str) or "/" not in value:
@@ -32,11 +27,6 @@ def _multiplier(value: object) -> object:
         return float(Fraction(value if value.isascii() else ""))  # which would read the digits of every script
     except (ValueError, ArithmeticError):
         raise ValueError("must be a number, or a fraction such as 1/2") from None
-
-
-def _none_from_text(value: object) -> object:
-    """Read None as W&B's agent and YAML spell it."""
-    return None if value in ("None", "null") else value
 
 
 CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
@@ -66,8 +56,8 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
-OrNone = BeforeValidator(_none_from_text)
-OnOrOff = BeforeValidator(_on_or_off)
+OrNone = BeforeValidator(lambda value: None if value in ("None", "null") else value)  # as W&B's agent and YAML spell it
+OnOrOff = BeforeValidator(lambda value: {"True": "on", "False": "off"}.get(str(value), value))  # as YAML 1.1 reads them
 Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
 CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]

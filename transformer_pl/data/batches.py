@@ -43,13 +43,12 @@ def token_batches(
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def eval_batches(source_lengths: np.ndarray, target_lengths: np.ndarray | None, tokens: int) -> list[np.ndarray]:
+def eval_batches(source_lengths: np.ndarray, target_lengths: np.ndarray, tokens: int) -> list[np.ndarray]:
     """Return batches of every sentence once, shortest first: sentences * longest <= tokens in each language.
 
-    A sentence that is longer than `tokens` has a batch of its own. Without targets only the sources count.
+    A sentence that is longer than `tokens` has a batch of its own.
     """
-    targets = source_lengths if target_lengths is None else target_lengths
-    return _by_length(np.arange(len(source_lengths)), source_lengths, targets, tokens)
+    return _by_length(np.arange(len(source_lengths)), source_lengths, target_lengths, tokens)
 
 
 def _by_length(order: np.ndarray, sources: np.ndarray, targets: np.ndarray, budget: int) -> list[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer_pl.config import COMPONENTS, without_section
+from transformer_pl.config import COMPONENTS
 from transformer_pl.report.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 from transformer_pl.report.statistics import Estimate, RowComparison
 from transformer_pl.trials.flops import short_number, short_numbers
@@ -114,9 +114,3 @@ def setting_cells(key: str, rows: Sequence[TableRow]) -> list[str]:
         texts = [text.rpartition(".")[2] for text in texts]  # of a class only its name
     shown = [base in (None, row) or row.settings.get(key) != base.settings.get(key) for row in rows]
     return [text if is_shown else "" for text, is_shown in zip(texts, shown, strict=True)]
-
-
-def setting_title(key: str) -> str:
-    """The heading of a config key's column, in the paper's spelling."""
-    name = without_section(key)
-    return "P_drop" if name == "p_drop" else name

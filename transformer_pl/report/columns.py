@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Config
+from transformer_pl.config import Config, without_section
 from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
@@ -43,17 +43,11 @@ def table_of(
     rows = [read_row(row.configs[0], of_row, row.name) for row, of_row in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     changed = change_note(read_json(folder / "plan.json").get("tested"), tested_by(sweep)) if folder else ""
-    added = [*sweep.notes, _leaks_note(planned), changed]
-    return build_table(rows, sweep.base, paper, added)
-
-
-def _leaks_note(planned: Sequence[PlannedTrial]) -> str:
-    """Evaluation pairs that make a score look too good, by the prepared datasets, in a sentence for each."""
-    found: dict[str, None] = {}
+    leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
     for prepared in dict.fromkeys(one.prepared for one in planned):
         with suppress(InputError):  # it is not here
-            found |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"]))
-    return " ".join(found)
+            leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"]))
+    return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed])
 
 
 def build_table(
@@ -133,9 +127,10 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
     together = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
     compares = any(row.difference() is not None for row in rows)
     power = "The true difference that this row's seeds would find in 80 % of cases."
+    titles = {key: "P_drop" if key == "model.p_drop" else without_section(key) for key in keys}
     columns = [
         column("row", lambda row: cells.marked(row.title, row.results.exempt), differs),
-        *(Column(cells.setting_title(key), cells.setting_cells(key, rows), drop_rank=0, setting=True) for key in keys),
+        *(Column(titles[key], cells.setting_cells(key, rows), drop_rank=0, setting=True) for key in keys),
         Column("params", cells.params(rows), drop_rank=8, meaning="Trained weights of the model."),
         measured("PPL", cells.perplexity, likelihood, 10),
         *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),

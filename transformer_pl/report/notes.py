@@ -62,10 +62,7 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
 
 
 def table_notes(
-    rows: Sequence[TableRow],
-    base: Config | None,
-    paper: PublishedTable | None,
-    added: Sequence[str] = (),
+    rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None, added: Sequence[str] = ()
 ) -> list[str]:
     """What the rows are, what marks mean, what is missing, and the link; the arguments are those of `build_table`."""
     order = _order_note(rows, paper) if paper else ""

@@ -202,10 +202,7 @@ class RowComparison(NamedTuple):
 
 
 def compare_rows(
-    rows: Sequence[np.ndarray | None],
-    base: int | None,
-    metric: Metric,
-    same_dataset: Sequence[bool] = (),
+    rows: Sequence[np.ndarray | None], base: int | None, metric: Metric, same_dataset: Sequence[bool] = ()
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
 

@@ -10,6 +10,7 @@ from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
 from transformer_pl.search.study import counted_trials, shown_number, state_of
 from transformer_pl.trials.metrics import exemptions
+from transformer_pl.trials.trial import Trial
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
 ORDER = (BEST, "done", "pruned", "diverged")  # of the states in the table, before the others
@@ -35,7 +36,8 @@ class SearchResults:
         return rank, sign * trial.values[0] if trial.values else shown_number(trial)
 
     def _record(self, trial: FrozenTrial, state: str) -> dict[str, Any]:
-        on_disk = studies.trained_trial(trial, self.runs)
+        name = trial.user_attrs.get(studies.FOLDER)
+        on_disk = Trial.at(self.runs, name) if name else None  # whatever its folder is called now
         result = (on_disk.result() if on_disk else None) or {}
         values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
         known = {"params": result.get("params")} | dict(zip(self.search.goals, values, strict=False))

@@ -30,7 +30,6 @@ from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
 from transformer_pl.task import LOSSES
-from transformer_pl.trials.trial import Trial as TrialFolder
 
 JOURNAL = "study.journal"
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
@@ -184,12 +183,6 @@ def counted_trials(study: Study) -> list[FrozenTrial]:
     """The trials that count towards `run_cap`: neither those that wait, nor those that another trial repeats."""
     latest = {shown_number(trial): trial for trial in study.get_trials(deepcopy=False)}
     return [trial for trial in latest.values() if trial.state != TrialState.WAITING]
-
-
-def trained_trial(trial: FrozenTrial, runs: Path) -> TrialFolder | None:
-    """Return what was trained, whatever its folder is called now; None where the config is invalid."""
-    name = trial.user_attrs.get(FOLDER)
-    return TrialFolder.at(runs, name) if name else None
 
 
 def trial_name(trial: FrozenTrial) -> str:

@@ -29,7 +29,7 @@ from transformer_pl.train.devices import join_world
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
-from transformer_pl.trials.trial_run import TrialRun
+from transformer_pl.trials.trial_run import TrialRun, identify
 
 EXAMPLES = """\
 examples:
@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
     row = describe_difference(written, resolve(base))
     config = trial_config(levels)
     check_writable(options.runs / "trials")
-    run = TrialRun.of(config, options.runs, scale, os.environ.get(ROW, row), open_corpus(config.data))
+    row, corpus = os.environ.get(ROW, row), open_corpus(config.data)
+    run = TrialRun(config, options.runs, scale, row, corpus, *identify(config, corpus, options.runs, row))
     if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
         raise InputError(
             f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its dataset or the code of "

@@ -57,14 +57,9 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
 
 
 def translate(
-    model: Transformer,
-    source: Tokens,
-    decode: Decode,
-    tokens: int,
-    n_best: int = 1,
-    on_progress: Callable[[int], object] = lambda done: None,
+    model: Transformer, source: Tokens, decode: Decode, tokens: int, on_progress: Callable[[int], Any] = lambda _: None
 ) -> list[list[Hypothesis]]:
-    """Return the n_best translations of every sentence (Section 6.1).
+    """Return the best translation of every sentence (Section 6.1), in a list that is empty if there is none.
 
     A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
     nearly as much as the first ones. But its hypotheses have at most POSITIONS tokens in all, if none ends early.
@@ -78,7 +73,7 @@ def translate(
         limits = torch.from_numpy(longest[indexes])
         with _evaluating(model) as device:
             step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
-            outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha, n_best=n_best)
+            outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha)
         for index, hypotheses in zip(indexes, outputs, strict=True):
             translations[index] = hypotheses
         on_progress(sum(map(bool, translations)))

@@ -45,11 +45,6 @@ class TrialRun:
     identity: Identity
     trial: Trial
 
-    @classmethod
-    def of(cls, config: Config, runs: Path, scale: str, row: str, corpus: Corpus) -> "TrialRun":
-        """The run of a config on a corpus."""
-        return cls(config, runs, scale, row, corpus, *identify(config, corpus, runs, row))
-
     @property
     def name(self) -> str:
         """What tables and W&B call it, such as `h=4 s1`."""
