@@ -38,7 +38,7 @@ def test_a_pipe_gives_what_the_trial_gave(smoke, trial, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(source[:5]))
     for name in (trial.folder.name[-12:], trial.folder):
         assert command("translate", name, tmp_path / "in.txt", "--runs", runs).stdout.splitlines() == expected
-    assert "20 steps" in completed.stderr and "en to de" in completed.stderr
+    assert all(word in completed.stderr for word in ("20 steps", "en to de", "synthetic, scale demo", "cpu"))
 
 
 @pytest.mark.slow

@@ -45,7 +45,8 @@ def main(argv: list[str]) -> int:
     try:
         device = next(trial.model.parameters()).device
         steps = trial.result["steps"]
-        print(f"{trial.folder.name}: {sides}, trained for {steps:,} steps, on {device}", file=sys.stderr)
+        text = f"{data.short_name}, scale {trial.result['scale']}"
+        print(f"{trial.folder.name}: {sides}, trained for {steps:,} steps on {text}; runs on {device}", file=sys.stderr)
         for sentences in lines:
             for text in trial.translate(sentences, options.beam, options.alpha):
                 print(text, flush=True)

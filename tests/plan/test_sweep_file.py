@@ -261,10 +261,13 @@ def test_all_mistakes_of_all_trials_are_reported_together_and_once(sweep_file, q
         "model.position=ablations.no_position.NoPosition model.position.most=3",
     ]
     parameters = {"scale": {"value": quarter}, "modl.h": {"value": 4}, "model.N": {"values": [6, 5]}}
-    path = sweep_file(parameters | {"optim.warmup": {"value": "long"}, "variant": {"values": variants}})
+    parameters |= {"optim.warmup": {"value": "long"}, "model.p_drop": 0.1, "variant": {"values": variants}}
+    path = sweep_file(parameters, descripton="of a sweep")
     messages = mistakes(path, sets={"decode.beam": "0"}, seeds=[1, -2, 1])
     keys = [
+        "descripton: ",
         "parameters.modl.h: ",
+        "parameters.model.p_drop = 0.1: ",
         "optim.warmup = long: ",
         "seed = -2: ",
         "seed = [1, 1]: ",

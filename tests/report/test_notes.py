@@ -1,11 +1,14 @@
 """The rank correlation of a table with the paper's."""
 
 import re
+from dataclasses import replace
 
 from transformer_pl.config import Config
-from transformer_pl.report.notes import table_notes
+from transformer_pl.report.moderation import Part
+from transformer_pl.report.notes import summary, table_notes
 from transformer_pl.report.published import PublishedRow, read_published
 from transformer_pl.report.rows import RowResults, TableRow
+from transformer_pl.report.statistics import Estimate, RowComparison
 
 PAPER = read_published()
 
@@ -46,3 +49,12 @@ def test_a_paper_of_rows_that_hardly_differ_would_not_correlate_with_its_own_rep
         note = "".join(table_notes([table_row([i], 20 + gap * i) for i in range(6)], None, PAPER))
         of_paper.append(float(re.findall(r"[+-]\d\.\d\d", note)[-1]))
     assert of_paper[0] == 1 and 0 < of_paper[1] < 0.9
+
+
+def test_no_end_of_an_interval_looks_like_zero_in_the_sentence_of_a_table():
+    """It is written in as many digits as in the table's cells."""
+    difference = Estimate(-1.6, (Part(0.5, 4.0), Part(0.01, 4.0)), 0.0, 8.0)
+    difference = difference._replace(value=0.01 - difference.half_width(difference.level) - 0.02)
+    row = replace(table_row([8, 9]), score=RowComparison(difference, difference, 0.04))
+    low, high = re.findall(r"95 %: ([\d.]+) to ([\d.]+)", summary([row]))[0]
+    assert 0 < float(low) < 0.05 < float(high)

@@ -77,6 +77,7 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
     ]
     with (tmp_path / "out").open("w") as out, running(*words, "--parallel", 2, output=out) as process:
         wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/*.ckpt"))) >= 2, 90)
+        assert study_folder(tmp_path).name in command("sweep", "--list", "--runs", runs).stdout
         folders = {path.name for path in (runs / "trials").iterdir()}
         os.kill(process.pid, signum)
         assert process.wait(20) in (143, -9)

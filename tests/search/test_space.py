@@ -8,7 +8,7 @@ from tests.search.searches import search_file, search_of
 from transformer_pl.plan.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import distribution
-from transformer_pl.search.study import SAMPLERS, construct, pruner
+from transformer_pl.search.study import SAMPLERS, construct, pruner, sampler
 from transformer_pl.task import open_corpus
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
@@ -85,6 +85,8 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.val_sample"),
         ({"run_cap": True}, "run_cap = True"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "early_terminate.min_iter = None"),
+        ({"early_terminate": {"type": "hyperband", "min_iter": 1, "s": 2}}, "early_terminate.s = 2"),
+        ({"metric": {"name": "val/ppl", "goal": "minimize", "target": 5}}, "metric.target = 5"),
         ({"space": {}}, "parameters"),
         ({"space": {"scale": {"values": ["demo", "multi30k"]}}}, "parameters.scale"),
         ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8"),
@@ -152,6 +154,14 @@ def test_a_range_has_its_ends_and_its_step(parameter, low, high, step):
 def test_an_invalid_sampler_is_refused(words, mistake):
     with pytest.raises(InputError, match=mistake):
         construct(SAMPLERS, words, "--sampler")
+
+
+def test_a_sampler_that_cannot_have_two_goals_is_refused():
+    goals = [{"name": "val/ppl", "goal": "minimize"}, {"name": "params", "goal": "minimize"}]
+    two, one = search_of(metric=None, metrics=goals), search_of()
+    with pytest.raises(InputError, match="val/ppl, params"):
+        sampler(two, ["cma-es"])
+    assert sampler(one, ["cma-es"]) and sampler(two, None)
 
 
 @pytest.mark.parametrize("words", [None, ["median"]])

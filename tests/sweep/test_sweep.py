@@ -101,6 +101,29 @@ def test_report_prints_the_table_the_sweep_wrote(smoke):
         assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
 
 
+@pytest.mark.parametrize("trials", [[], ["--trials"]])
+def test_the_records_of_several_files_are_one_table(smoke, tmp_path, trials):
+    runs, other = smoke[0], tmp_path / "other.yaml"
+    other.write_text((ROOT / "sweeps" / "smoke.yaml").read_text().replace("name: smoke", "name: other"))
+    printed = {
+        form: [
+            forked.command("report", *files, "--runs", runs, "--format", form, *trials).stdout
+            for files in ([other], ["sweeps/smoke.yaml", other])
+        ]
+        for form in ("json", "csv")
+    }
+    alone, both = (json.loads(one)["rows"] for one in printed["json"])
+    assert len(both) == 2 * len(alone) == 2 * 4 and alone[0].items() <= both[4].items()
+    tables = [next(iter(record.values())) for record in both]  # or sweeps
+    assert (
+        tables[:4] == [tables[0]] * 4
+        and "smoke" in tables[0]
+        and tables[4:] == [tables[4]] * 4
+        and "other" in tables[4]
+    )
+    assert len(list(csv.DictReader(printed["csv"][1].splitlines()))) == 2 * 4
+
+
 def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
     """As that of a trial tells, which W&B's own reader reads."""
     folder, result = next(iter(results(smoke[0]).items()))
@@ -133,6 +156,8 @@ def test_a_report_names_what_is_missing_and_the_options_of_other_tables(smoke, t
     (runs / "sweeps" / "smoke@demo-abc" / "plan.json").write_text('{"differs": "--set optim.warmup=7"}')
     report = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "csv")
     assert report.returncode == 0 and report.stdout.startswith("name,")
+    none = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--seeds", "77")
+    assert none.returncode == 2 and "--set optim.warmup=7" in none.stderr
     assert "1 of 4 trials" in report.stderr and "--set optim.warmup=7" in report.stderr
 
 

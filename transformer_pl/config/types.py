@@ -48,6 +48,8 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
         return f"must be {FORMS[context['pattern']]}"
     if kind == "string_type":
         return "must be text; write it in quotes"
+    if kind == "extra_forbidden":
+        return "is not used here; leave it out"
     if kind == "value_error":
         return str(context["error"])
     return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to")[0]
@@ -124,6 +126,6 @@ def multiplied(size: int, multiplier: float) -> int:
 
 @lru_cache(maxsize=4096)
 def exact_product(size: int, multiplier: float) -> Fraction:
-    """The exact product. A float that is a simple fraction's is read as that: 0.3333333333333333 is 1/3."""
+    """The exact product. A float that is a simple fraction's, to nine digits, is read as that: 0.333333333 is 1/3."""
     simple = Fraction(multiplier).limit_denominator(1024)
-    return size * (simple if float(simple) == multiplier else Fraction(repr(multiplier)))
+    return size * (simple if abs(simple - Fraction(multiplier)) < 1e-9 else Fraction(repr(multiplier)))

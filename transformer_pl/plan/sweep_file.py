@@ -74,23 +74,24 @@ def read_sweep(
     Raises one InputError for all mistakes of the file and of all its trials.
     """
     content = read_yaml(path) if content is None else content
-    parameters, unknown, errors = _read_parameters(path, content)
+    parameters, mistakes = _read_parameters(path, content)
     scales = parameters.pop("scale", [DEFAULT_SCALE])
     if scale is None and len(scales) > 1:
-        errors.append(f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each")
+        mistakes.append(
+            f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each"
+        )
     scale = str(scales[0]) if scale is None else scale
-    try:
-        scale_keys = scale_level(scale)
-    except InputError as error:
-        errors += error.messages
     seeds = seeds or parameters.get("seed", [1])
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
         made = f"{row_count:,} rows with {len(seeds):,} seeds each"
-        errors.append(f"{path}: a grid must have at most {MOST_TRIALS:,} trials, not {made}; list rows in `variant`")
-    if errors:
-        raise InputError(*unknown, *errors)
-    base, rows = _RowReader(path, scale_keys, seeds, sets or {}, unknown).read_all(parameters)
+        rule = f"{path}: a grid must have at most {MOST_TRIALS:,} trials, not {made}; list rows in `variant`"
+        raise InputError(*mistakes, rule)
+    try:
+        scale_keys = scale_level(scale)
+    except InputError as error:
+        raise InputError(*mistakes, *error.messages) from None
+    base, rows = _RowReader(path, scale_keys, seeds, sets or {}, mistakes).read_all(parameters)
     return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
 
 
@@ -122,11 +123,8 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str], list[str]]:
-    """The values of every parameter of a grid, in the file's order; unknown keys; and the other mistakes of the file.
-
-    Where keys are unknown, the rows can be checked all the same.
-    """
+def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
+    """The values of every parameter of a grid that can be read, in the file's order; and the mistakes of the file."""
     errors = top_level_mistakes(path, content)
     if content.get("method") != "grid":
         methods = f"grid (a table), or {', '.join(SEARCHES[:-1])} or {SEARCHES[-1]} (a search)"
@@ -134,11 +132,11 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     parameters = content.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         errors.append(f"{path}: parameters = {shown(parameters)}: must map keys to {{value: ...}} or {{values: [...]}}")
-        return {}, [], errors
-    values_by_key, unknown = {}, []
+        return {}, errors
+    values_by_key = {}
     for key, entry in parameters.items():
         if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
-            unknown.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
+            errors.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
             continue
         is_grids = isinstance(entry, dict) and len(entry) == 1 and entry.keys() <= {"value", "values"}
         values = entry.get("values", [entry.get("value")]) if is_grids else None
@@ -148,7 +146,7 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
         else:
             form = "{value: ...} or {values: [...]} in a grid, with plain values"
             errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
-    return values_by_key, unknown, errors
+    return values_by_key, errors
 
 
 @dataclass

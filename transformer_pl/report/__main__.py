@@ -1,6 +1,7 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,18 @@ examples:
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
+    files = dict.fromkeys(options.files)
     if options.trials:
-        records = trial_records(options.files[0], options)
-        print(TEXT_FORMATS[options.format](Table([], records, [])), end="")
+        of_files = collect_errors(lambda file: trial_records(file, options), files)
+        print_report("", joined([Table([], records, []) for records in of_files.values()]), options.format)
         return 0
-    reports = collect_errors(lambda file: make_report(file, options), dict.fromkeys(options.files))
+    reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report(file, options), files)
+    if len(reports) > 1 and options.format in ("json", "csv"):
+        tables = [
+            table._replace(records=[{"table": title} | record for record in table.records])
+            for title, table in reports.values()
+        ]
+        reports = {options.files[0]: ("", joined(tables))}
     for title, report in reports.values():
         print_report(title if len(reports) > 1 else "", report, options.format)
     return 0
@@ -60,9 +68,16 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     complete_sweep_options(options)
     if options.format not in ("json", "csv"):
         refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
-    elif len(options.files) > 1:
-        raise InputError(f"--format {options.format}: must be of one sweep file, but {len(options.files)} are given")
     return options
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """Several tables as one, for programs: each record has the keys of all."""
+    records = [record for table in tables for record in table.records]
+    keys = dict.fromkeys(key for record in records for key in record)
+    notes = dict.fromkeys(note for table in tables for note in table.notes)
+    columns = [column for table in tables for column in table.columns]
+    return Table(columns, [{key: record.get(key) for key in keys} for record in records], [*notes])
 
 
 def print_report(title: str, report: Table | Path, output_format: str) -> None:
@@ -133,12 +148,12 @@ def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> t
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
     planned = plan_trials(sweep, options.runs)
+    folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
+    others = {read_json(folder / "plan.json").get("differs", "") for folder in folders} - {"", other_table(options)}
+    known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
     if not any(one.trial.folder.exists() for one in planned):
-        raise InputError(f"{file}: must have trials in {options.runs}, but has none yet; {REMEDY}")
+        raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")
     if missing := sum(one.trial.needs_training() for one in planned):
-        folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
-        others = {read_json(folder / "plan.json").get("differs", "") for folder in folders} - {"", other_table(options)}
-        known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
         warn(f"{missing} of {len(planned)} trials are missing{known}")
     return sweep, planned
 

@@ -23,7 +23,7 @@ def short(value: float | None) -> str:
 
 def score(row: TableRow) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    form = f".{_digits(row.score and row.score.row_mean)}f"
+    form = f".{digits(row.score and row.score.row_mean)}f"
     text, spread = number(mean(row.results.scores), form), standard_deviation(row.results.scores)
     text += "" if spread is None else f" ± {spread:{form}}"
     return text + UNCONVERGED if text and row.results.still_falls else text
@@ -40,11 +40,11 @@ def interval(estimate: Estimate | None, sign: str = "") -> str:
     """Its ends. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
-    form = f"{sign}.{_digits(estimate)}f"
+    form = f"{sign}.{digits(estimate)}f"
     return " to ".join(f"{end:{form}}" for end in estimate.interval())
 
 
-def _digits(estimate: Estimate | None) -> int:
+def digits(estimate: Estimate | None) -> int:
     """How many digits behind the point a number and its interval have, 1 to 4: so many that no end looks like zero."""
     ends = estimate.interval() if estimate else ()
     return next((n for n in range(1, 4) if all(end == 0 or round(end, n) for end in ends)), 4)
@@ -58,7 +58,7 @@ def score_difference(row: TableRow) -> str:
     difference = row.difference()
     if difference is None:
         return "" if row.is_base else "-"
-    form = f"+z.{_digits(row.score and row.score.difference)}f"
+    form = f"+z.{digits(row.score and row.score.difference)}f"
     return f"{difference:{form}}{significance_mark(row.score)}{UNCONVERGED if row.is_provisional else ''}"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import norm, spearmanr
 
 from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
-from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, significance_mark, unmeasured
+from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
 from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, seeds_to_resolve
@@ -33,11 +33,13 @@ def summary(rows: Sequence[TableRow]) -> str:
     differing = [(name, one) for name, score, one in tested if significance_mark(score)]
     for name, one in sorted(differing, key=lambda named: named[1].value):
         low, high = sorted(abs(end) for end in one.interval())
-        how = "lower" if one.value < 0 else "higher"
+        how, form = "lower" if one.value < 0 else "higher", f".{digits(one)}f"
         if said:
-            said.append(f"{name} {abs(one.value):.1f} {how} ({low:.1f} to {high:.1f})")
+            said.append(f"{name} {abs(one.value):{form}} {how} ({low:{form}} to {high:{form}})")
         else:
-            said.append(f"{name} is {abs(one.value):.1f} {title} {how} than base (95 %: {low:.1f} to {high:.1f})")
+            said.append(
+                f"{name} is {abs(one.value):{form}} {title} {how} than base (95 %: {low:{form}} to {high:{form}})"
+            )
     text = f"{', '.join(said)}. " if said else ""
     if others := [(name, score, one.detectable) for name, score, one in tested if not significance_mark(score)]:
         which = others[0][0] if len(others) == 1 else f"{'The other' if said else 'All'} {len(others)} rows"

@@ -28,14 +28,14 @@ Direction = Literal["minimize", "maximize"]
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
-class Goal(BaseModel):
+class Goal(BaseModel, extra="forbid"):
     """What is searched for: `metric`, or an entry of `metrics`."""
 
     name: str = Field(None, validate_default=True, pattern=r"^(val/.+|params|flops)$")
     goal: Direction = "minimize"
 
 
-class EarlyTerminate(BaseModel):
+class EarlyTerminate(BaseModel, extra="forbid"):
     """W&B's `early_terminate`, in validations: a trial may end after the first `min_iter`, and `eta` times as many."""
 
     type: Literal["hyperband"]

@@ -17,6 +17,7 @@ from optuna import Study
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
 from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -67,7 +68,7 @@ def search_from_options(file: Path, content: dict[str, Any], options: argparse.N
 
 # Optuna need not warn of functions that it may still change, nor of uses that are meant here.
 warnings.simplefilter("ignore", ExperimentalWarning)
-warnings.filterwarnings("ignore", "Clip non-finite|The constraint value")
+warnings.filterwarnings("ignore", "Clip non-finite|The constraint value|Constraints have been set")
 
 try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
 try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial itself may kill its process
@@ -140,6 +141,15 @@ def _study_name(search: Search, folder: Path) -> str:
     space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
     common = [space, search.goals, search.scale, search.seed, search.sets, search.fixed]
     return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
+
+
+def sampler(search: Search, words: Sequence[str] | None) -> BaseSampler:
+    """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method."""
+    words = words or ["random" if search.method == "random" else "tpe"]
+    if words[0] == "cma-es" and len(search.goals) > 1:
+        goals = ", ".join(search.goals)
+        raise InputError(f"--sampler cma-es: must have one goal, but the search is for {goals}; choose nsga-ii")
+    return construct(SAMPLERS, words, "--sampler")
 
 
 def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:

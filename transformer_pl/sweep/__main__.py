@@ -72,7 +72,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
     run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
     sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
     run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
-    worker = "end when nothing is left that no other command trains; no table"
+    worker = "end when nothing is left that no other command trains; the last one prints the table"
     run.add_argument("--worker", action="store_true", help=worker)
     with_pairs = ("NAME", "KEY=VALUE")
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")

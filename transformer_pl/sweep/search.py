@@ -36,9 +36,7 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     search = studies.search_from_options(options.file, content, options)
     grids = ["paper", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
-    by_method = ["random" if search.method == "random" else "tpe"]
-    sampler = studies.construct(studies.SAMPLERS, options.sampler or by_method, "--sampler")
-    pruner = studies.pruner(search, options.pruner)
+    sampler, pruner = studies.sampler(search, options.sampler), studies.pruner(search, options.pruner)
     command = SweepCommand(options, sweep_folder(search, options), console)
     folder, configs = command.folder, search.single_changes()
     if options.launcher == "local":
@@ -55,25 +53,31 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     check_writable(options.runs / "trials")
     study = studies.create_study(search, folder, options.storage)
     study.sampler, study.pruner = sampler, pruner
-    check_writable(folder)
     prepare_datasets([search.base.data], options.runs, console)
     set_wandb_group(search.name, search.project, folder.name)
     queue = SearchQueue(search, study, options.runs)
+    _write_plan(command, SearchResults(search, study, options.runs))
     exit_code = command.launch(queue, configs, queue.ended_count())
     results = SearchResults(search, study, options.runs)
-    if not results.records or options.worker:
+    if not results.records or (options.worker and queue.waits()):  # the last worker prints the table
         return exit_code
     from transformer_pl.report.search_page import write_search_page  # matplotlib takes a second, scipy a half
     from transformer_pl.report.search_table import search_table
 
-    table, trained = search_table(results), [one for one in results.records if one["folder"]]  # has a valid config
-    command.write_plan({"name": search.name, "scale": search.scale, "trials": trained})
+    table, trained = search_table(results), _write_plan(command, results)
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
     draw_page = partial(write_search_page, results, table, folder)
     folders = [options.runs / "trials" / one["folder"] for one in trained]
     exit_code = command.publish(table, draw_page, folders, exit_code)
     say(console, f"to browse the study: optuna-dashboard {options.storage or folder / studies.JOURNAL}")
     return exit_code
+
+
+def _write_plan(command: SweepCommand, results: SearchResults) -> list[dict[str, Any]]:
+    """Write plan.json, and return the trials that it has: the drawn ones that have a valid config, and so a folder."""
+    trials = [record for record in results.records if record["folder"]]
+    command.write_plan({"name": results.search.name, "scale": results.search.scale, "trials": trials})
+    return trials
 
 
 def _print_plan(search: Search, study: studies.Study | None, runs: Path, console: Console) -> int:
