@@ -30,10 +30,9 @@ def score(row: TableRow) -> str:
 
 
 def perplexity(row: TableRow) -> str:
-    """PPL, marked with `*` where it differs from base's, and where the row, or that difference, had not settled."""
-    text, star = number(mean(row.results.values("val/ppl")), ".2f"), significance_mark(row.loss)
-    provisional = row.results.still_falls or (star and row.is_provisional)
-    return text + star + UNCONVERGED if text and provisional else text + star
+    """PPL, marked with `*` where it differs from base's, and where the row had not converged."""
+    text = number(mean(row.results.values("val/ppl")), ".2f") + significance_mark(row.loss)
+    return text + UNCONVERGED if text and row.results.still_falls else text
 
 
 def interval(estimate: Estimate | None, sign: str = "") -> str:
