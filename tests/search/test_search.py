@@ -61,7 +61,8 @@ def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(tmp_path):
         assert f"#{trial.number}" in page and trial.user_attrs.get("folder", "infeasible") in page
     assert command("sweep", *words).returncode == 0 and len(study_of(tmp_path).get_trials()) == 3
     search_file(tmp_path, run_cap=4, **keys)
-    assert command("sweep", *words).returncode == 0 and len(study_of(tmp_path).get_trials()) == 4
+    assert command("sweep", *words, "--worker").returncode == 0 and len(study_of(tmp_path).get_trials()) == 4
+    assert "4 of 4 trials" in (study_folder(tmp_path) / "table.md").read_text()  # by the last worker
 
 
 @pytest.mark.slow  # 14 s, and 100 s
