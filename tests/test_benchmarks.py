@@ -21,7 +21,7 @@ from transformer_pl.runtime.errors import InputError
 @pytest.fixture
 def models():
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[bench]'")
-    sizes = small({"model.d_model": 24, "model.p_drop": 0.1})
+    sizes = small({"model.d_model": 24, "model.p_drop": 0.1, "model.N_decoder": 3})
     model = built(sizes)
     for weight in model.parameters():  # norms and biases too must differ from their first values
         torch.nn.init.normal_(weight, std=0.3)

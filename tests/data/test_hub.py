@@ -118,4 +118,14 @@ def test_a_dataset_is_loaded_once_at_its_commit_when_it_is_read(online):
     corpus = open_corpus(Data(hub="wmt/wmt14", subset="de-en", revision=COMMIT))
     assert online == []
     assert read(corpus) == read(corpus) == PAIRS
-    assert online == [(("wmt/wmt14", "de-en"), {"revision": COMMIT})]
+    assert online == [(("wmt/wmt14",), {"name": "de-en", "revision": COMMIT})]
+
+
+def test_the_hub_s_own_conversion_has_a_folder_for_each_subset(online, cache, monkeypatch):
+    """Its branch says no names of subsets."""
+    ref = cache / "hub" / "datasets--a--b" / "refs" / "refs" / "convert" / "parquet"  # as a download leaves it
+    ref.parent.mkdir(parents=True)
+    ref.write_text(COMMIT)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: None)
+    assert read(open_corpus(Data(hub="a/b", subset="de-en", revision="refs/convert/parquet"))) == PAIRS
+    assert online == [(("a/b",), {"data_dir": "de-en", "revision": COMMIT})]

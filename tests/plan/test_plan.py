@@ -128,6 +128,11 @@ def test_a_row_shows_the_sizes_that_differ_from_base(tmp_path):
     assert not any("→" in line for line in printed(tmp_path, UNBROKEN, content))
 
 
+def test_a_row_shows_how_deep_its_stacks_are_where_they_differ(tmp_path):
+    rows = {line.split()[0]: line for line in printed(tmp_path, UNBROKEN, read_sweep(ROOT / "sweeps" / "depth.yaml"))}
+    assert " N_encoder=10 → 5, N_decoder=2 → 1  " in rows["N_encoder=10"]
+
+
 def test_in_a_narrow_terminal_every_word_is_whole(tmp_path):
     wide, narrow = (printed(tmp_path, width, TABLE3) for width in (UNBROKEN, 80))
     assert max(map(len, narrow)) <= 80 and not any("…" in line for line in narrow)

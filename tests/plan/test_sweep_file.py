@@ -205,6 +205,7 @@ def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
 # Mistakes. Each is one message, which names what it is about.
 
 H = {"model.h": {"values": [4, 8]}}
+TIMER = "lightning.pytorch.callbacks.Timer"
 RAGGED = {"values": ["data.path=a/fr", "data.path=b/fr"]}
 MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and words of the only message
     (H, {"metrc": 1}, {}, ["f.yaml: metrc", "metric?"]),
@@ -230,6 +231,7 @@ MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and w
     ({"variant": {"values": ["base", "base"]}}, {}, {}, ["`base` and `base`"]),
     ({"variant": {"values": ["model.N=6", "model.h=8"]}}, {}, {}, ["`model.N=6` and `model.h=8`"]),
     ({"variant": {"values": ["base", "trainer.devices=2"]}}, {}, {}, ["`base` and `trainer.devices=2`"]),
+    ({"variant": {"values": ["base", f"trainer.callbacks={TIMER}"]}}, {}, {}, [TIMER, "in_identity: true"]),
     ({"variant": {"values": ["optim.duration=2", "optim.max_steps=4800"]}}, {}, {}, ["duration=2", "max_steps=4800"]),
     ({"variant": {"values": ["model.width=1/4", "model.d_model=1024 model.d_ff=4096"]}}, {}, {}, ["1/4", "d_ff=4096"]),
     ({"variant": {"values": ["base", "model.h=4"]}}, {}, {"sets": {"model.h": "4"}}, ["`base` and `model.h=4`"]),

@@ -161,6 +161,9 @@ def test_a_printed_row_stands_once_beside_the_row_that_is_trained_as_base_is():
     assert column(build_table([row(config(), 61.0), *rows[::2]], config()), "row") == ["base", "(A)", ""]
     table = build_table([row(config(), 61.0), row(config(optim__warmup=1), 60.0)], config())
     assert column(table, "row") == ["base", ""] and column(table, "paper BLEU") == ["25.8", ""]
+    for another in ({"optim__optimizer": "torch.optim.AdamW"}, {"data__vocab_size": 500}):
+        table = build_table([row(config(), 61.0), row(config(model__h=1, **another), 60.0)], config())
+        assert column(table, "paper BLEU") == ["25.8", ""]
     table = build_table([row(config(model__h=4), 60.0), row(config(), 61.0)], config(model__h=4))
     assert column(table, "row") == ["base (A)", "base"] and column(table, "Δ BLEU") == ["", "+1.0"]
 

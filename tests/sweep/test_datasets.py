@@ -53,6 +53,17 @@ def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, t
     assert lines(folder, console, tmp_path) == [dataset]  # a plan says the same from now on
 
 
+def test_pairs_that_are_too_long_to_be_trained_on_are_counted(folder, console, tmp_path):
+    data = Data(path=str(folder), vocab_size=300)
+    prepare_datasets([data], tmp_path, console)
+    split = Prepared(tmp_path / "data" / fingerprint_id(data, open_corpus(data))).split("train")
+    longest = [max(pair) for pair in zip(*(side.lengths_with_special.tolist() for side in split), strict=True)]
+    most = sorted(longest)[40]
+    (line,) = lines(folder, console, tmp_path, max_length=most)
+    assert f"; {sum(length > most for length in longest)} training pairs are longer than data.max_length" in line
+    assert "longer" not in lines(folder, console, tmp_path, max_length=max(longest))[0]
+
+
 def test_evaluation_pairs_that_a_model_may_know_are_told(folder, console, tmp_path):
     """By a plan, a preparation and the table: those of the used training text, and those that need only copying."""
     for language in ("en", "de"):

@@ -12,7 +12,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import local
 from transformer_pl.sweep.__main__ import read_options
-from transformer_pl.sweep.local import Workers, divide_machine, end
+from transformer_pl.sweep.local import Workers, divide_machine, end, grace_s
 
 
 @pytest.fixture
@@ -100,6 +100,11 @@ def test_what_a_machine_lacks_is_refused(machine, gpu_count, devices, per_device
     with pytest.raises(InputError) as refused:
         divide_machine([trainer(**keys)], 9, None, devices, per_device)
     assert place in str(refused.value)
+
+
+def test_several_processes_have_more_time_to_save():
+    """They look for a signal when they log a line."""
+    assert grace_s(trainer(devices=2)) == grace_s(trainer(num_nodes=2)) > grace_s(trainer())
 
 
 SEES = """

@@ -16,6 +16,7 @@ from transformer_pl.runtime.environment import why_unreachable
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import SPLITS, Corpus, Pair
 
+CONVERTED = "refs/convert/parquet"  # a branch
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 
 
@@ -93,7 +94,9 @@ def _load(data: Data, commit: str) -> Any:
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
     with _asking(data) as is_offline:
-        dataset = datasets.load_dataset(data.hub, data.subset, revision=commit)
+        # the hub's own conversion to parquet has a folder for each subset, and does not say their names
+        subset = {"data_dir" if data.revision == CONVERTED else "name": data.subset}
+        dataset = datasets.load_dataset(data.hub, revision=commit, **subset)
         # without a network the library loads its latest copy, whatever the revision
         folders = {Path(file["filename"]).parent.name for part in dataset.values() for file in part.cache_files}
         if is_offline and folders != {commit}:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, Config, effective_sizes, nominal_sizes
+from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, effective_sizes, nominal_sizes
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
@@ -198,7 +198,7 @@ def _sizes(config: Config) -> list[str]:
     """`N=6 → 3`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
     nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
     effective, words = effective_sizes(config), []
-    for name in (*SIZE_NAMES, "max_steps"):
+    for name in (*SIZE_NAMES, *(stack for stack in STACKS if f"effective.{stack}" in effective), "max_steps"):
         written, built = nominal[f"model.{name}"], effective[f"effective.{name}"]
         words.append(f"{name}={written}" if written == built else f"{name}={written} → {built}")
     return words

@@ -233,6 +233,8 @@ class _RowReader:
             if min(equal, namesake) < index:
                 words = [shown(written[one]) for one in (min(equal, namesake), index)]
                 why = "are equal, at this scale and with this --set; leave one out"
+                if rows[equal].configs[0].trainer.plugins != row.configs[0].trainer.plugins:
+                    why = "differ in what makes no other trial; write in_identity: true among a callback's options"
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"
                 yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm, spearmanr
 
-from transformer_pl.config import SIZE_NAMES, Config, nominal_sizes
+from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
@@ -83,7 +83,7 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     model, data = config.model, config.data
     papers = nominal_sizes(paper.rows[0].config.model if paper else Config().model)
     ours = nominal_sizes(model)
-    sizes = [f"{name} {ours[key]}" for name in SIZE_NAMES if ours[key := f"model.{name}"] != papers[key]]
+    sizes = [f"{name} {ours[key]}" for name in (*SIZE_NAMES, *STACKS) if ours[key := f"model.{name}"] != papers[key]]
     factors = [f"{name} {getattr(model, name):g}" for name in ("width", "depth") if getattr(model, name) != 1]
     note = f"Trained for {config.steps:,} steps of {data.batch_tokens:,} tokens on "
     note += f"{data.path or data.hub or task_of(data).text}, with the paper's sizes"

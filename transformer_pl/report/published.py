@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from transformer_pl.config import Config, Data, Section, nominal_sizes
+from transformer_pl.config import Config, Data, Section, nominal_sizes, not_papers
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.task import task_of
@@ -46,10 +46,14 @@ class PublishedTable(Section):
 
     def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
         """The printed row of each config. Each stands once: beside the config that is trained as base is, or else the
-        first."""
+        first. None stands beside one that differs from base in its data or in a component of its training, too."""
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
-            if (row := self.find(config)) and row not in shown.values():
+            is_trained_alike = base is None or (config.data, not_papers(config.optim)) == (
+                base.data,
+                not_papers(base.optim),
+            )
+            if is_trained_alike and (row := self.find(config)) and row not in shown.values():
                 shown[place] = row
         return [shown.get(place) for place in range(len(configs))]
 

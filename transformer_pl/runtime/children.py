@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from transformer_pl.runtime.machine import gpus
-from transformer_pl.runtime.signals import GRACE_S
+from transformer_pl.runtime.signals import GROUP_GRACE_S
 
 IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.one_trial", "sacrebleu"]
 
@@ -89,5 +89,5 @@ def _stop_with_parent() -> None:
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_S)
+    time.sleep(GROUP_GRACE_S)
     os._exit(128 + signal.SIGTERM)

@@ -46,4 +46,6 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     without = f" ({blank:,} are left out)" if blank else ""
     train, val, test = (counts[name]["pairs"] for name in SPLITS)
     sets = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    return "; ".join([f"dataset: {description}: {sets}", *leaks(counts), scored])
+    longer = prepared.longer_than(min(data.max_length, data.batch_tokens)) if prepared.is_counted() else 0
+    dropped = [f"{longer:,} training pairs are longer than data.max_length and are not used"] if longer else []
+    return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts), scored])

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.check.run import check_models
+from transformer_pl.config.levels import resolve, scale_level
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan, tested_by
 from transformer_pl.plan.queue import GridQueue
@@ -145,9 +146,9 @@ def difference_found(plan: Plan) -> str:
         if result := one.trial.result():
             scores.setdefault(one.row, []).append(result["metrics"][f"val/{measure.name}"])
     spread, source = pooled_spread(list(scores.values())), "as in the finished trials"
-    if spread is None:
+    if spread is None and sweep.base.data == resolve([scale_level(sweep.scale)]).data:
         spread, source = SPREADS.get(sweep.scale), "as measured at this scale"
-    if not spread or (measure.name != "bleu" and not scores):
+    if not spread:
         return ""
     return (
         f"{counted(seeds, 'seed')} a row find a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} "

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.files import why_unwritable
-from transformer_pl.runtime.signals import GRACE_S, Stopped
+from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all
+from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s
 from transformer_pl.sweep.progress import ProgressView
 from transformer_pl.trials.metrics import main_score
 
@@ -63,7 +63,8 @@ class Launch:
             if self.running:
                 trials = counted(len(self.running), "trial")
                 self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
-                end_all([one.process for one in self.running.values()])
+                seconds = max(grace_s(one.planned.config.trainer) for one in self.running.values())
+                end_all([one.process for one in self.running.values()], seconds)
 
     def _fill_free_workers(self) -> None:
         """Start a trial on every free worker, as far as the queue has any."""
@@ -99,7 +100,7 @@ class Launch:
             if time.monotonic() > deadline:
                 end(process)
         elif self.queue.watch(planned):
-            self.running[worker] = RunningTrial(process, planned, time.monotonic() + GRACE_S)
+            self.running[worker] = RunningTrial(process, planned, time.monotonic() + grace_s(planned.config.trainer))
             ask_to_end(process)
 
     def _ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:

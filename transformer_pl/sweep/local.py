@@ -15,7 +15,7 @@ from transformer_pl.runtime import children
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import cpu_cores, gpus
-from transformer_pl.runtime.signals import GRACE_S, Stopped, install_handler, raise_stopped
+from transformer_pl.runtime.signals import GRACE_S, GROUP_GRACE_S, Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.train.devices import accelerator
 
@@ -114,11 +114,16 @@ def end(process: BaseProcess) -> None:
     process.join()
 
 
-def end_all(processes: Sequence[BaseProcess]) -> None:
+def grace_s(trainer: Trainer) -> float:
+    """Seconds between asking a trial to stop and killing it."""
+    return GRACE_S if trainer.devices * trainer.num_nodes == 1 else GROUP_GRACE_S
+
+
+def end_all(processes: Sequence[BaseProcess], seconds: float) -> None:
     """Ask every trial to save and end. Kill those that have not ended in time; kill all at a second Ctrl-C."""
     for process in processes:
         ask_to_end(process)
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + seconds
     signal.signal(signal.SIGINT, raise_stopped)
     with suppress(Stopped):
         for process in processes:
