@@ -49,11 +49,9 @@ class PublishedTable(Section):
         first. None stands beside one that differs from base in its data or in a component of its training, too."""
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
-            is_trained_alike = base is None or (config.data, not_papers(config.optim)) == (
-                base.data,
-                not_papers(base.optim),
-            )
-            if is_trained_alike and (row := self.find(config)) and row not in shown.values():
+            if base and (config.data, not_papers(config.optim)) != (base.data, not_papers(base.optim)):
+                continue
+            if (row := self.find(config)) and row not in shown.values():
                 shown[place] = row
         return [shown.get(place) for place in range(len(configs))]
 
