@@ -10,6 +10,7 @@ from forked import command
 from grids import small_grid, table
 from helpers import ROOT, wait_for
 
+from tests.search.searches import DROPOUT, search_file, study_folder
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.sweep.__main__ import read_options
@@ -74,6 +75,15 @@ def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference):
     assert table(runs) == reference(grid)
     jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %T").splitlines()
     assert jobs.count("grid@demo COMPLETED") == 2, jobs
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_search_share_its_trials_and_the_last_one_writes_the_table(cluster, tmp_path):
+    runs = tmp_path / "runs"
+    sweep(search_file(tmp_path, space=DROPOUT, run_cap=3), runs, "--parallel", "2")
+    wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 300)
+    assert "3 of 3 trials" in (study_folder(tmp_path) / "table.md").read_text()
+    assert len(list(runs.glob("trials/*/result.json"))) == 3 and (study_folder(tmp_path) / "report.html").exists()
 
 
 def requeued(cluster):
