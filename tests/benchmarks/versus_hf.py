@@ -165,7 +165,8 @@ def compare_decoding(config: Config, prepared: Prepared, options: argparse.Names
         translator = ctranslate2_model(peer, vocabulary, Path(folder), options.threads)
         check_scores(model, translator, batch, vocabulary)
         budget = max(1, config.trainer.eval_tokens // decode.beam)  # of the peers, which are slower in larger batches
-        batches = eval_batches(*[split.source.lengths_with_special] * 2, budget)
+        lengths = split.source.lengths_with_special
+        batches = eval_batches(lengths, lengths, budget)
 
         def ours() -> list[list[int]]:
             return [best[0].tokens for best in translate(model, split.source, decode, config.trainer.eval_tokens)]

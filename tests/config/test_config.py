@@ -296,16 +296,14 @@ def test_a_product_is_a_whole_number_of_at_least_1(keys, constraint):
 @pytest.mark.parametrize(
     ("size", "multiplier", "product"),
     [
-        *(
-            (6, "1/3", 2),
-            (6, 1 / 3, 2),
-            (6, 0.3333333333, 2),
-            (6, 2 / 3, 4),
-            (6, "0.5", 3),
-            (2, 0.5, 1),
-            (10, 0.1, 1),
-            (10, 0.7, 7),
-        ),
+        (6, "1/3", 2),
+        (6, 1 / 3, 2),
+        (6, 0.3333333333, 2),
+        (6, 2 / 3, 4),
+        (6, "0.5", 3),
+        (2, 0.5, 1),
+        (10, 0.1, 1),
+        (10, 0.7, 7),
     ],
 )
 def test_a_product_is_exact(size, multiplier, product):

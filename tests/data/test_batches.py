@@ -109,8 +109,9 @@ def test_evaluation_keeps_every_sentence_sorted_within_the_budget():
     assert np.all(np.diff(longest[np.concatenate(batches)]) >= 0)
     assert any(longest[batch].max() > 60 for batch in batches)
     assert all(len(batch) == 1 or len(batch) * longest[batch].max() <= 60 for batch in batches)
-    assert [batch.tolist() for batch in eval_batches(*[np.array([9, 3, 3, 5])] * 2, 10)] == [[1, 2], [3], [0]]
-    assert eval_batches(*[np.array([], dtype=int)] * 2, 10) == []
+    few, none = np.array([9, 3, 3, 5]), np.array([], dtype=int)
+    assert [batch.tolist() for batch in eval_batches(few, few, 10)] == [[1, 2], [3], [0]]
+    assert eval_batches(none, none, 10) == []
 
 
 def test_a_batch_holds_the_sentences_with_their_marks():

@@ -16,6 +16,7 @@ from helpers import command, little_text
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import devices, fit
 
 NAMES = [None, "", "0", "1", "0,1", "1,0", "3,0", "-1", "0,-1,1", "1,2,7", "GPU-8d2a,GPU-11aa", "MIG-1", "none"]
@@ -172,6 +173,16 @@ def test_lightning_trains_as_the_config_says_or_the_config_is_refused(precision)
         assert isinstance(trainer.accelerator, L.pytorch.accelerators.CUDAAccelerator) == (chosen == "cuda")
         trained += 1
     assert trained or (precision == "16-mixed" and not torch.cuda.is_available())
+
+
+@pytest.mark.parametrize("program", ["table3_A", "table3_A --plan", "search_size --plan"])
+def test_a_missing_gpu_is_one_mistake_of_the_input_and_starts_nothing(tmp_path, monkeypatch, program):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    wanted = ["--set", "trainer.devices=8", "trainer.accelerator=gpu"]
+    with pytest.raises(InputError) as refused:
+        sweep.main([*program.split(), f"--runs={tmp_path / 'runs'}", *wanted])
+    (message,) = refused.value.messages
+    assert "trainer.accelerator = gpu" in message and not (tmp_path / "runs").exists()
 
 
 def test_several_nodes_need_a_launcher_without_which_they_would_wait_for_each_other(tmp_path, monkeypatch):

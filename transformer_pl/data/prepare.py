@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from filelock import FileLock
 
 from transformer_pl.config import Data
@@ -57,7 +56,7 @@ def prepare(
             remedy = "make room, or choose another folder with --runs"
             raise InputError(f"{folder.parent}: cannot be written: {error.strerror or error}; {remedy}") from None
     prepared = Prepared(folder)
-    shortest = np.maximum(*(side.lengths_with_special for side in prepared.split("train"))).min()
+    shortest = prepared.split("train").longer.min()
     if shortest > min(data.max_length, data.batch_tokens):
         keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"
         raise InputError(f"{keys}: must be at least {shortest}, the tokens of the shortest training pair; raise them")

@@ -53,10 +53,6 @@ class Prepared:
     def split(self, name: str) -> Split:
         return Split(*(self._tokens(name, side) for side in SIDES))
 
-    def longer_than(self, most: int) -> int:
-        """How many training pairs have a sentence of more tokens than that."""
-        return int((np.maximum(*(side.lengths_with_special for side in self.split("train"))) > most).sum())
-
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
         sides = []

@@ -56,3 +56,8 @@ def evenly_spaced(total: int, count: int) -> list[int]:
 class Split(NamedTuple):
     source: Tokens
     target: Tokens
+
+    @property
+    def longer(self) -> np.ndarray:
+        """(pairs,) int32: the tokens that the model sees of the longer sentence of each pair."""
+        return np.maximum(self.source.lengths_with_special, self.target.lengths_with_special)

@@ -42,7 +42,8 @@ def main(argv: list[str]) -> int:
             table._replace(records=[{"table": title} | record for record in table.records])
             for title, table in reports.values()
         ]
-        reports = {options.files[0]: ("", joined(tables))}
+        print_report("", joined(tables), options.format)
+        return 0
     for title, report in reports.values():
         print_report(title if len(reports) > 1 else "", report, options.format)
     return 0

@@ -27,7 +27,7 @@ from transformer_pl.trials.metrics import SCORE_COLUMNS
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # whose attention is shown
-MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language
+MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language, with EOS or BOS
 LOG_LINES = 40  # of each trial
 # Colours of the figures that follow the page's light or dark scheme.
 SCHEME_COLOURS = {"#000000": "ink", "#ffffff": "paper", "#999999": "faint", "#cccccc": "line"}
@@ -168,8 +168,8 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
 def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
     """The text and the tokens of each, without weights yet, and a batch of it alone."""
     split, text, vocabulary = prepared.split("val"), prepared.text("val")[0], prepared.tokenizer.vocabulary()
-    lengths = np.maximum(split.source.lengths, split.target.lengths)
-    short = [i for i in evenly_spaced(len(text), TRANSLATED_SENTENCES) if lengths[i] < MAX_LENGTH]
+    longer = split.longer
+    short = [i for i in evenly_spaced(len(text), TRANSLATED_SENTENCES) if longer[i] <= MAX_LENGTH]
     sentences = []
     for i in short[:ATTENTION_SENTENCES]:
         batch = collate(split, np.array([i]))

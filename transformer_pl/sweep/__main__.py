@@ -98,6 +98,7 @@ def read_options(words: list[str]) -> argparse.Namespace:
 
 
 def _count_or_auto(word: str) -> int | None:
+    """Read a number of trials; None for `auto`, which lets the machine decide."""
     return None if word == "auto" else whole_number()(word)
 
 

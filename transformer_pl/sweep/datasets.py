@@ -46,6 +46,7 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     without = f" ({blank:,} are left out)" if blank else ""
     train, val, test = (counts[name]["pairs"] for name in SPLITS)
     sets = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    longer = prepared.longer_than(min(data.max_length, data.batch_tokens)) if prepared.is_counted() else 0
+    most = min(data.max_length, data.batch_tokens)
+    longer = (prepared.split("train").longer > most).sum() if prepared.is_counted() else 0
     dropped = [f"{longer:,} training pairs are longer than data.max_length and are not used"] if longer else []
     return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts), scored])
