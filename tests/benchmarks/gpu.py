@@ -54,7 +54,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {  # the scale, what differ
 }
 NEVER = {"trainer.val_every": 10**6, "trainer.log_every": 10**6, "trainer.tokenised_bleu": False}
 WARM = 5  # steps before time is taken
-LEVELS = (1, 2, 4)  # trials that share a card
+LEVELS = (1, 2, 4, 16)  # trials that share a card
 ACCUMULATE = (1, 2, 4, 8)  # parts of a batch, more where memory is not enough
 
 
