@@ -140,6 +140,11 @@ class Data(Section):
         """What names of trials call the text: `name`, else the last part of its path or its dataset."""
         return self.name or Path(os.path.abspath(os.path.expanduser(self.path or self.hub or "synthetic"))).name
 
+    @property
+    def longest(self) -> int:
+        """The most tokens that a sentence of a training pair may have: it fits max_length and a batch of its own."""
+        return min(self.max_length, self.batch_tokens)
+
 
 class Decode(Section):
     """Section 6.1: beam search, and the averaging of checkpoints."""

@@ -57,7 +57,7 @@ def prepare(
             raise InputError(f"{folder.parent}: cannot be written: {error.strerror or error}; {remedy}") from None
     prepared = Prepared(folder)
     shortest = prepared.split("train").longer.min()
-    if shortest > min(data.max_length, data.batch_tokens):
+    if shortest > data.longest:
         keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"
         raise InputError(f"{keys}: must be at least {shortest}, the tokens of the shortest training pair; raise them")
     return prepared

@@ -34,8 +34,10 @@ def survey_datasets(datasets: Iterable[tuple[Data, Prepared]], console: Console)
 
 def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     scored = task_of(data).scoring(data)
+    unused = 0  # training pairs: known once they are prepared
     if prepared.is_counted():
         description, counts = prepared.meta["corpus"], prepared.meta["splits"]
+        unused = (prepared.split("train").longer > data.longest).sum()
     else:
         corpus = open_corpus(data)
         description = corpus.description
@@ -46,7 +48,5 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     without = f" ({blank:,} are left out)" if blank else ""
     train, val, test = (counts[name]["pairs"] for name in SPLITS)
     sets = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    most = min(data.max_length, data.batch_tokens)
-    longer = (prepared.split("train").longer > most).sum() if prepared.is_counted() else 0
-    dropped = [f"{longer:,} training pairs are longer than data.max_length and are not used"] if longer else []
+    dropped = [f"{unused:,} training pairs are longer than data.max_length and are not used"] if unused else []
     return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts), scored])
