@@ -312,7 +312,7 @@ def measured(gaps, seeds=3, spread=0.02):
     """Rows with h = 8 (base), 1, 4, ... on 400 sentences. A gap is the share of base's mistakes that a row avoids."""
     rng, rows = np.random.default_rng(1), []
     shared = drawn(rng, len(gaps), seeds, 400, spread)  # the same sentences for all
-    for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
+    for heads, gap, own in zip((8, 1, 4, 16, 32, 2, 64), gaps, shared, strict=False):
         matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
         nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
         sentences = np.concatenate([matching, own[..., 4:], nats], -1)
@@ -469,6 +469,19 @@ def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
     table = build_table([*measured([0.0, 0.0]), measured([0.0] * 3, spread=0.3)[2]], config())
     least, most = column(table, "detectable Δ")[1:]
     assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
+
+
+def test_a_row_that_trains_with_some_seeds_only_says_with_how_many():
+    """They are told by their loss, not by their score. A row that spreads like the others has no such words."""
+    *rows, last = measured([0.0] * 7, seeds=5)
+    wild = last.sentences.copy()
+    wild[1:4, :, :4] //= 2  # matching n-grams of three seeds
+    scores = [float(bleu(one[:, :10].sum(0))) for one in wild]
+    results = [result(last.config, *both) for both in zip(scores, [3.0, 3.1, 6.0, 6.2, 2.9], strict=True)]
+    text = said(build_table([*rows, last._replace(results=results, sentences=wild)], config()))
+    better, rest = (np.mean([scores[i] for i in seeds]) - np.mean(rows[0].scores) for seeds in ((0, 1, 4), (2, 3)))
+    assert f"with 3 of 5 seeds: {better:+.1f} BLEU from base; with the rest {rest:+.1f}." in text
+    assert "of 5 seeds" not in said(build_table([*rows, last], config()))
 
 
 PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}

@@ -9,7 +9,7 @@ from scipy.stats import norm, spearmanr
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
-from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
+from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys, standard_deviation
 from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
@@ -192,8 +192,28 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
     if apart := [row.title for row in rows if row.score and row.score.is_apart]:
-        note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows, so it has a variance of its own."
-    return note.rstrip()
+        note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows, so it has a variance of its own. "
+    return (note + _uneven_note(rows)).rstrip()
+
+
+def _uneven_note(rows: Sequence[TableRow]) -> str:
+    """Of rows set apart by a large spread: how many seeds trained better than the rest, and the scores of both.
+
+    The seeds are divided where the losses of two that follow each other differ most.
+    """
+    spreads = [spread for row in rows if (spread := standard_deviation(row.results.scores)) is not None]
+    said = []
+    for row in rows:
+        scores, losses = np.array(row.results.scores), np.log(row.results.values("val/ppl"))
+        if row.base and row.score and row.score.is_apart and scores.std(ddof=1) > np.median(spreads):
+            ordered = np.sort(losses)
+            better, of_base = losses <= ordered[np.argmax(np.diff(ordered))], np.mean(row.base.scores)
+            said.append(
+                f"By validation loss {row.title} trained better with {sum(better)} of {len(better)} seeds: "
+                f"{scores[better].mean() - of_base:+.1f} {row.results.measure.title} from base; with the rest "
+                f"{scores[~better].mean() - of_base:+.1f}."
+            )
+    return " ".join(said)
 
 
 def _no_differences(rows: Sequence[TableRow]) -> str:
