@@ -312,7 +312,7 @@ def measured(gaps, seeds=3, spread=0.02):
     """Rows with h = 8 (base), 1, 4, ... on 400 sentences. A gap is the share of base's mistakes that a row avoids."""
     rng, rows = np.random.default_rng(1), []
     shared = drawn(rng, len(gaps), seeds, 400, spread)  # the same sentences for all
-    for heads, gap, own in zip((8, 1, 4, 16, 32, 2, 64), gaps, shared, strict=False):
+    for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
         matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
         nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
         sentences = np.concatenate([matching, own[..., 4:], nats], -1)
@@ -471,9 +471,10 @@ def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
     assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
 
 
-def test_a_row_that_trains_with_some_seeds_only_says_with_how_many():
+@pytest.mark.parametrize("rows", [2, 5])
+def test_a_row_that_trains_with_some_seeds_only_says_with_how_many(rows):
     """They are told by their loss, not by their score. A row that spreads like the others has no such words."""
-    *rows, last = measured([0.0] * 7, seeds=5)
+    *rows, last = measured([0.0] * rows, seeds=5)
     wild = last.sentences.copy()
     wild[1:4, :, :4] //= 2  # matching n-grams of three seeds
     scores = [float(bleu(one[:, :10].sum(0))) for one in wild]

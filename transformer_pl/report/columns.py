@@ -121,7 +121,7 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
     scored = (
         f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds. {unconverged}"
     )
-    still_moves = f"{title} minus base's. {significant} {dagger}: row and base were still falling at different rates."
+    still_moves = f"{title} minus base's. {significant} {dagger}: their losses were still changing at different rates."
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
     together = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."

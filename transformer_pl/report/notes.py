@@ -1,6 +1,7 @@
 """The notes under a table: at most four, what a reader must know to believe it, and where all else is explained."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from transformer_pl.trials.metrics import exemptions
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 REPETITIONS = 200  # of the paper's table, for what its correlation with itself would be
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
+UNEVEN = 5  # times the usual spread from seed to seed, above which a row says with how many seeds it trained
 GAP = 1  # the difference from base of which the table says how many seeds show it
 LEGEND = "What the columns mean: report.html. How they are computed: transformer_pl/report/README.md"
 
@@ -71,7 +73,7 @@ def table_notes(
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
     notes = (
         (_training_note(rows, base or rows[0].results.config, paper), order),
-        (_significance_note(rows), _convergence_note(rows)),
+        (_significance_note(rows), _uneven_note(rows), _convergence_note(rows)),
         (_gaps_note(rows), _stopped_note(rows), exempt, *added),
         (LEGEND,),
     )
@@ -165,10 +167,11 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     if falls:
         fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
         note += f"{UNCONVERGED} training had not converged, in {counted(len(falls), 'row')}: validation loss was still "
-        note += f"falling at the last step (perplexity by {fell} over the last {FALLEN:.0%} of the steps). At a "
-        note += f"difference, {UNCONVERGED} marks that row and base were still falling at different rates."
+        note += f"falling at the last step (perplexity by {fell} over the last {FALLEN:.0%} of the steps). "
     elif known:
-        note += "All rows had converged." if not unknown else f"{counted(len(known), 'row')} had converged."
+        note += "All rows had converged. " if not unknown else f"{counted(len(known), 'row')} had converged. "
+    if any(row.is_provisional for row in rows):
+        note += f"{UNCONVERGED} at a difference: the losses of row and base were still changing at different rates."
     return note.rstrip()
 
 
@@ -186,32 +189,34 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}"
         seeds_of = [(row.score.difference, len(row.results.done)) for row in rows if row.score and row.score.difference]
         if pairs := [(one, S) for one, S in seeds_of if S > 1]:
-            needed = seeds_to_resolve(GAP, pairs) or f"more than {MOST_SEEDS}"
-            note += f"; a difference of {GAP} {rows[0].results.measure.title} needs {needed} seeds a row"
+            needed = seeds_to_resolve(GAP, pairs)
+            note += f"; a difference of {GAP} {rows[0].results.measure.title} needs "
+            note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences"
         note += ". "
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
     if apart := [row.title for row in rows if row.score and row.score.is_apart]:
-        note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows, so it has a variance of its own. "
-    return (note + _uneven_note(rows)).rstrip()
+        note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows and do not inform their variances."
+    return note.rstrip()
 
 
 def _uneven_note(rows: Sequence[TableRow]) -> str:
-    """Of rows set apart by a large spread: how many seeds trained better than the rest, and the scores of both.
+    """Of rows whose seeds spread far more than those of others: how many trained better than the rest, and the scores
+    of both.
 
     The seeds are divided where the losses of two that follow each other differ most.
     """
-    spreads = [spread for row in rows if (spread := standard_deviation(row.results.scores)) is not None]
+    known = [(row, spread) for row in rows if (spread := standard_deviation(row.results.scores)) is not None]
     said = []
-    for row in rows:
-        scores, losses = np.array(row.results.scores), np.log(row.results.values("val/ppl"))
-        if row.base and row.score and row.score.is_apart and scores.std(ddof=1) > np.median(spreads):
-            ordered = np.sort(losses)
-            better, of_base = losses <= ordered[np.argmax(np.diff(ordered))], np.mean(row.base.scores)
+    for row, spread in known:
+        if row.base and row.difference() is not None and spread > UNEVEN * median_low(one for _, one in known):
+            order = np.argsort(losses := np.log(row.results.values("val/ppl")))
+            scores = np.array(row.results.scores)[order] - np.mean(row.base.scores)
+            best = 1 + int(np.argmax(np.diff(losses[order])))
             said.append(
-                f"By validation loss {row.title} trained better with {sum(better)} of {len(better)} seeds: "
-                f"{scores[better].mean() - of_base:+.1f} {row.results.measure.title} from base; with the rest "
-                f"{scores[~better].mean() - of_base:+.1f}."
+                f"By validation loss {row.title} trained better with {best} of {len(scores)} seeds: "
+                f"{scores[:best].mean():+.1f} {row.results.measure.title} from base; with the rest "
+                f"{scores[best:].mean():+.1f}."
             )
     return " ".join(said)
 
