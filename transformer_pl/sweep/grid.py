@@ -23,7 +23,7 @@ from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import finished_results
 
-SPREADS = {"demo": 0.7, "multi30k": 0.6}  # BLEU from seed to seed: sweeps/README.md
+SPREADS = {"demo": 0.7, "multi30k": 0.5}  # BLEU from seed to seed: sweeps/README.md
 
 
 def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
