@@ -444,6 +444,8 @@ def test_a_difference_settles_where_both_rows_fall_alike():
     table = build_table([one._replace(endings=of) for one, of in zip(rows, endings, strict=True)], config())
     assert marked(table, "BLEU") == [True, True, True, False]
     assert marked(table, "Δ BLEU") == [False, False, True, True]
+    rising = build_table(ended(rows[:2], FLAT, Convergence(-0.04, 0.001, 9)), config())  # no row falls
+    assert marked(rising, "Δ BLEU") == [False, True] and "†" in "".join(rising.notes)
 
 
 # --- The summary and what was planned
