@@ -91,6 +91,7 @@ def training(config):
         "loss": loss.detach(),
         "rates": [law(done) for done in (0, 999)],
         "steps": config.steps,
+        "batch": config.data.batch_tokens,
         "optimizer": (type(made["optimizer"]), {name: value for name, value in group.items() if name != "params"}),
         "clip": config.optim.clip,
         "tokens": tokens(config.data.tokenizer, config.data.vocab_size),
