@@ -209,10 +209,12 @@ def _uneven_note(rows: Sequence[TableRow]) -> str:
     known = [(row, spread) for row in rows if (spread := standard_deviation(row.results.scores)) is not None]
     said = []
     for row, spread in known:
-        if row.base and row.difference() is not None and spread > UNEVEN * median_low(one for _, one in known):
-            order = np.argsort(losses := np.log(row.results.values("val/ppl")))
-            scores = np.array(row.results.scores)[order] - np.mean(row.base.scores)
-            best = 1 + int(np.argmax(np.diff(losses[order])))
+        difference = row.difference()
+        if difference is not None and spread > UNEVEN * median_low(one for _, one in known):
+            seeds = sorted(zip(np.log(row.results.values("val/ppl")), row.results.scores, strict=True))
+            losses, scores = np.array(seeds).T
+            scores += difference - scores.mean()
+            best = 1 + int(np.argmax(np.diff(losses)))
             said.append(
                 f"By validation loss {row.title} trained better with {best} of {len(scores)} seeds: "
                 f"{scores[:best].mean():+.1f} {row.results.measure.title} from base; with the rest "
