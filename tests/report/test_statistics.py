@@ -254,6 +254,18 @@ def test_the_seeds_that_a_difference_takes_find_it_in_80_of_100_cases(seed_sd, g
         assert low < np.mean(found) < high, S
 
 
+@pytest.mark.parametrize("S", [2, 3, 5])
+def test_the_usual_spread_is_that_of_the_rows_whatever_one_of_them_does(S):
+    rng = np.random.default_rng(4)
+    tables = rng.normal(30, 0.5, (300, 6, S))
+    usual = [stats.usual_spread(table) for table in tables]
+    assert np.median(usual) == pytest.approx(0.5, rel=0.1)
+    for widening in (0, 100):
+        tables[:, 0] = 30 + widening * (tables[:, 0] - 30)
+        assert np.median([stats.usual_spread(table) for table in tables]) == pytest.approx(0.5, rel=0.5)
+    assert stats.usual_spread([[30.0]]) is None  # one seed tells nothing
+
+
 # --- The simulation: corpora with known true scores
 
 

@@ -305,15 +305,13 @@ def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, int]]) -> in
     return None
 
 
-def pooled_spread(scores: Sequence[Sequence[float]]) -> float | None:
-    """The standard deviation from seed to seed, of all rows but those that are set apart; None where it is not known.
+def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:
+    """The standard deviation from seed to seed, by the median of the rows; None where it is not known.
 
-    scores: of each row, by seed.
+    scores: of each row, by seed. By chance s^2 of d degrees of freedom has the median sigma^2 median(chi^2_d) / d.
     """
-    own = [Part(variance_of(row), len(row) - 1) for row in scores if len(row) > 1]
-    known = [row for row in own if row not in moderation.set_apart(own)]
-    weight = sum(row.freedom for row in known)
-    return math.sqrt(sum(row.variance * row.freedom for row in known) / weight) if known else None
+    by_row = [variance_of(row) / stats.chi2.median(d) * d for row in scores if (d := len(row) - 1)]
+    return math.sqrt(np.median(by_row)) if by_row else None
 
 
 def found_by_plan(spread: float, seeds: int, rows: int) -> float:

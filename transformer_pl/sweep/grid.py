@@ -139,13 +139,13 @@ def difference_found(plan: Plan) -> str:
     rows, seeds = len(sweep.rows) - (sweep.base_row is not None), max(len(row.configs) for row in sweep.rows)
     if seeds < 2 or not rows:
         return ""
-    from transformer_pl.report.statistics import found_by_plan, pooled_spread  # scipy takes half a second
+    from transformer_pl.report.statistics import found_by_plan, usual_spread  # scipy takes half a second
 
     scores: dict[int, list[float]] = {}
     for one in plan.trials:
         if result := one.trial.result():
             scores.setdefault(one.row, []).append(result["metrics"][f"val/{measure.name}"])
-    spread, source = pooled_spread(list(scores.values())), "as in the finished trials"
+    spread, source = usual_spread(list(scores.values())), "as in the finished trials"
     if spread is None and sweep.base.data == resolve([scale_level(sweep.scale)]).data:
         spread, source = SPREADS.get(sweep.scale), "as measured at this scale"
     if not spread:
