@@ -132,8 +132,8 @@ def train(
 ) -> TrainedTrial:
     """Train a trial by `python -m transformer_pl.train`, unless it has finished, and load it.
 
-    keys: such as {"model.h": 4, "seed": 2} over the scale, or a whole config. Raises an InputError for wrong input, and
-    a RuntimeError where the training fails or diverges.
+    keys: such as {"model.h": 4, "seed": 2} over the scale, or a whole config of that scale. Raises an InputError for
+    wrong input, and a RuntimeError where the training fails or diverges.
     """
     values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
     words = [f"--scale={scale}", f"--runs={runs}", *(f"--{key}={value}" for key, value in values.items())]

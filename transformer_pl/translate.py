@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
         description="Translate lines with a trained trial. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("trial", metavar="TRIAL", help="SWEEP/ROW/sSEED as a table names it, or a folder, or an id")
+    parser.add_argument("trial", metavar="TRIAL", help="SWEEP/ROW/sSEED (table3-A/h=4/s1), or a folder, or an id")
     parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence per line (standard input)")
     group = parser.add_argument_group("how")
     group.add_argument("--beam", metavar="K", help="hypotheses per sentence in the beam search (the trial's)")

@@ -24,7 +24,7 @@ SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
     parser.add_argument("--seeds", help="other than those of the sweep file")
     options = parser.parse_args()

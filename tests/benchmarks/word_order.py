@@ -20,7 +20,7 @@ from transformer_pl.trials.trial import Trial
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trial", help="a trial's folder, its id, or a part of its name")
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
     options = parser.parse_args()

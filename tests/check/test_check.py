@@ -143,6 +143,7 @@ def test_an_attention_that_lacks_an_argument_is_one():
         (["stranger.Odd"], "--slot"),
         (["torch.optim.SGD"], "optimizer"),
         (["ablations.schedules.Cosine"], "schedule"),
+        (["ablations.byte_tokenizer.Bytes"], "tokenizer"),
         (["stranger.Odd", "--slot", "fnn"], "fnn"),
         (["stranger.Odd", "--slot", "ffn"], "model.ffn = stranger.Odd"),
         (["stranger.Temperature", "2"], "2"),

@@ -312,7 +312,7 @@ def measured(gaps, seeds=3, spread=0.02):
     """Rows with h = 8 (base), 1, 4, ... on 400 sentences. A gap is the share of base's mistakes that a row avoids."""
     rng, rows = np.random.default_rng(1), []
     shared = drawn(rng, len(gaps), seeds, 400, spread)  # the same sentences for all
-    for heads, gap, own in zip((8, 1, 4, 16, 32), gaps, shared, strict=False):
+    for heads, gap, own in zip((8, 1, 4, 16, 32, 2, 64), gaps, shared, strict=False):
         matching = np.minimum(own[..., 4:8], own[..., :4] + rng.binomial(own[..., 4:8] - own[..., :4], gap))
         nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
         sentences = np.concatenate([matching, own[..., 4:], nats], -1)
@@ -471,6 +471,12 @@ def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
     table = build_table([*measured([0.0, 0.0]), measured([0.0] * 3, spread=0.3)[2]], config())
     least, most = column(table, "detectable Δ")[1:]
     assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
+
+
+def test_the_summary_says_what_a_row_that_is_set_apart_could_have_shown():
+    table = build_table([*measured([0.0] * 6), measured([0.0] * 7, spread=1.0)[6]], config())
+    *others, wild = map(float, column(table, "detectable Δ")[1:])
+    assert wild > 5 * max(others) and f"{max(others)} would" in table.summary and f" {wild})" in table.summary
 
 
 @pytest.mark.parametrize("rows", [2, 5])

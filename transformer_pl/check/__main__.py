@@ -8,6 +8,8 @@ import argparse
 import inspect
 from typing import Any
 
+from torch import nn
+
 from transformer_pl.check.run import CAUSES, exempt, measured_properties
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.config.components import check_components, component_names, import_component
@@ -81,8 +83,9 @@ def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
-    if hasattr(component, "step") or "optim" in inspect.signature(component).parameters:
-        raise InputError(f"{path}: must be a part of the model; a sweep checks an optimizer, schedule or loss itself")
+    if not issubclass(component, nn.Module):
+        remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
+        raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
     slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
     forward = getattr(component, "forward", component.__call__)
     _, *arguments = inspect.signature(forward).parameters  # without self

@@ -53,8 +53,8 @@ def _train(optim: Optim) -> None:
         moved[0, 4:] += 1
         if not torch.allclose(training_loss(loss, model.embedding, moved, target), value, rtol=1e-5):
             raise broken("loss", "must leave out padding (target 0), but changes with the logits at it")
-        halves = sum(training_loss(loss, model.embedding, states[i : i + 1], target[i : i + 1]) for i in range(3))
-        if not torch.allclose(torch.as_tensor(halves), value, rtol=1e-4):
+        by_sentence = sum(training_loss(loss, model.embedding, states[i : i + 1], target[i : i + 1]) for i in range(3))
+        if not torch.allclose(torch.as_tensor(by_sentence), value, rtol=1e-4):
             raise broken("loss", "must be a sum over tokens, but differs from the sum over single sentences")
         if "optimizer" not in not_papers(optim):
             return

@@ -58,7 +58,7 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
     name = re.compile(
         r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
-        rf"\.(?P<ending>{'|'.join(map(re.escape, endings))})(\.gz)?"
+        rf"\.(?P<ending>{'|'.join(map(re.escape, endings))})((?<!parquet)\.gz)?"
     )
     found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for path in folder.iterdir():

@@ -64,11 +64,11 @@ def _asking(data: Data) -> Iterator[bool]:
         yield constants.HF_HUB_OFFLINE
     except Exception as error:
         network = "there is no network to the hub: " if constants.HF_HUB_OFFLINE else ""
-        copies = f"{LOCAL_COPIES} (now {os.environ.get(LOCAL_COPIES, 'not set')})"
+        copies = f"{LOCAL_COPIES}=DIR (now {os.environ.get(LOCAL_COPIES, 'not set')})"
         raise InputError(
             f"data.hub = {data.hub}, data.subset = {data.subset}, data.revision = {data.revision}: must be reachable "
-            f"or in the cache, but {network}{error}; set data.path=FOLDER, or {copies} to where a copy lies in "
-            f"`{Path(str(data.hub)).name}`"
+            f"or in the cache, but {network}{error}; set data.path=FOLDER, or put a copy into "
+            f"DIR/{Path(str(data.hub)).name} and set {copies}"
         ) from None
 
 

@@ -22,7 +22,7 @@ REPETITIONS = 200  # of the paper's table, for what its correlation with itself 
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 UNEVEN = 5  # times the usual spread from seed to seed, above which a row says with how many seeds it trained
 GAP = 1  # the difference from base of which the table says how many seeds show it
-LEGEND = "What the columns mean: report.html. How they are computed: transformer_pl/report/README.md"
+LEGEND = "What the columns mean: report.html (--format html). How they are computed: transformer_pl/report/README.md"
 
 
 def summary(rows: Sequence[TableRow]) -> str:
@@ -49,7 +49,9 @@ def summary(rows: Sequence[TableRow]) -> str:
         usual = [detectable for _, score, detectable in others if not score.is_apart] or [one[2] for one in others]
         by_row = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
         text += by_row if max(usual) > 2 * min(usual) else f"{max(usual):.1f}"
-        text += f" would have been found in {POWER:.0%} of cases."
+        text += f" would have been found in {POWER:.0%} of cases"
+        less = [f"{name} {one:.1f}" for name, score, one in others if score.is_apart and one > max(usual)]
+        text += f" ({', '.join(less)})." if less else "."
     return text.rstrip()
 
 
@@ -191,7 +193,8 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         if pairs := [(one, S) for one, S in seeds_of if S > 1]:
             needed = seeds_to_resolve(GAP, pairs)
             note += f"; a difference of {GAP} {rows[0].results.measure.title} needs "
-            note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences"
+            note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences,"
+            note += " in half of the rows" if len(pairs) > 1 else ""
         note += ". "
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "

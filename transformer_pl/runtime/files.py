@@ -56,7 +56,7 @@ def reading(path: Path, remedy: str) -> Iterator[Path]:
         raise
     except (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or repr(error)
-        raise InputError(f"{path}: must be as it was written, but cannot be read: {reason}; {remedy}") from None
+        raise InputError(f"{path}: cannot be read: {reason}; {remedy}") from None
 
 
 def why_unwritable(folder: Path) -> str | None:

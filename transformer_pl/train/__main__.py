@@ -86,7 +86,7 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     known = f"{', '.join(scale_names())} or your own YAML (%(default)s)"
     parser.add_argument("--scale", default=DEFAULT_SCALE, metavar="S", help=known)
     row = "a row of a sweep: `base`, or what differs from it; wins over --key=value"
-    parser.add_argument("--variant", metavar="KEY=VALUE ...", help=row)
+    parser.add_argument("--variant", metavar='"KEY=VALUE ..."', help=row)
     add_runs_option(parser)
     parser.add_argument("--rerun", action="store_true", help="train a finished or diverged trial again")
     options, rest = parser.parse_known_args(argv)

@@ -66,7 +66,7 @@ def translate(
     on_progress: is called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
-    longest = source.lengths + decode.extra
+    longest = source.lengths.astype(np.int64) + decode.extra
     share = -(-longest * decode.beam * tokens // POSITIONS)  # of the budget of `tokens`
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
         rows = torch.from_numpy(padded(source, indexes))
