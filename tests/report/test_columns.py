@@ -345,7 +345,7 @@ def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds):
     assert bool(needed) == (seeds > 1)
     if needed:
         compared = compare_rows([row.sentences for row in rows], 0, BLEU)
-        verdicts = [(one.difference, 3) for one in compared if one.difference]
+        verdicts = [(one.difference, (3, 3)) for one in compared if one.difference]
         assert int(needed[2]) == (stats.seeds_to_resolve(float(needed[1]), verdicts) or stats.MOST_SEEDS)
 
 
@@ -473,10 +473,21 @@ def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
     assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
 
 
+def test_the_summary_says_of_how_many_seeds_it_is():
+    """Of the rows that are tested; one seed has no power to find what other seeds would show."""
+    three, two = measured([0.0] * 4), measured([0.0] * 4, seeds=2)
+    unlike = build_table([*three[:2], two[2], measured([0.0] * 4, seeds=1)[3]], config())
+    assert (
+        unlike.summary.startswith("None of the 2 tested rows") and "with 2 to 3 seeds; a difference" in unlike.summary
+    )
+    one = build_table(measured([0.0, 0.3, 0.0], seeds=1), config())
+    assert " higher than base" in one.summary and "80" not in one.summary and "other seeds" in one.summary
+
+
 def test_the_summary_says_what_a_row_that_is_set_apart_could_have_shown():
     table = build_table([*measured([0.0] * 6), measured([0.0] * 7, spread=1.0)[6]], config())
     *others, wild = map(float, column(table, "detectable Δ")[1:])
-    assert wild > 5 * max(others) and f"{max(others)} would" in table.summary and f" {wild})" in table.summary
+    assert wild > 5 * max(others) and f"{max(others)} would" in table.summary and f" {wild} in " in table.summary
 
 
 @pytest.mark.parametrize("rows", [2, 5])

@@ -43,7 +43,7 @@ def test_there_is_no_order_among_equal_values():
     assert correlation(two) == [("+1.00", "3")]
 
 
-def test_a_paper_of_rows_that_hardly_differ_would_not_correlate_with_its_own_repetition():
+def test_a_paper_of_rows_that_hardly_differ_would_not_correlate_with_the_truth():
     of_paper = []
     for gap in (10, 0.1):
         note = "".join(table_notes([table_row([i], 20 + gap * i) for i in range(6)], None, PAPER))

@@ -246,9 +246,12 @@ def test_the_seeds_that_a_difference_takes_find_it_in_80_of_100_cases(seed_sd, g
         return Sample(scores, scores[:, None] + np.array([-0.1, 0.1]))
 
     one = stats.Estimate(gap, (Part(seed_sd**2 / 3, 2),) * 2, 0, 4)
-    needed = stats.seeds_to_resolve(gap, [(one, 3)])
+    needed = stats.seeds_to_resolve(gap, [(one, (3, 3))])
     assert stats.found_by_plan(seed_sd, needed, 1) <= gap < stats.found_by_plan(seed_sd, needed - 1, 1)
-    assert stats.of_seeds(one, 3, needed).detectable == pytest.approx(stats.found_by_plan(seed_sd, needed, 1))
+    assert stats.of_seeds(one, (3, 3), needed).detectable == pytest.approx(stats.found_by_plan(seed_sd, needed, 1))
+    unlike = stats.Estimate(gap, (Part(seed_sd**2 / 2, 1), Part(seed_sd**2 / 5, 4)), 0, 5)  # 2 and 5 seeds
+    parts = stats.of_seeds(unlike, (2, 5), needed).parts
+    assert [part.variance for part in parts] == pytest.approx([seed_sd**2 / needed] * 2)
     for S, low, high in ((needed, 0.77, 0.92), (needed - 2, 0.3, 0.79)):
         found = [difference(of_seeds(S, gap), of_seeds(S, 0)).p_value < 0.05 for _ in range(500)]
         assert low < np.mean(found) < high, S

@@ -39,7 +39,10 @@ def main(argv: list[str]) -> int:
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report(file, options), files)
     if len(reports) > 1 and options.format in ("json", "csv"):
         tables = [
-            table._replace(records=[{"table": title} | record for record in table.records])
+            table._replace(
+                records=[{"table": title} | record for record in table.records],
+                summary=table.summary and f"{title}: {table.summary}",
+            )
             for title, table in reports.values()
         ]
         print_report("", joined(tables), options.format)
@@ -78,7 +81,8 @@ def joined(tables: Sequence[Table]) -> Table:
     keys = dict.fromkeys(key for record in records for key in record)
     notes = dict.fromkeys(note for table in tables for note in table.notes)
     columns = [column for table in tables for column in table.columns]
-    return Table(columns, [{key: record.get(key) for key in keys} for record in records], [*notes])
+    summary = " ".join(filter(None, (table.summary for table in tables)))
+    return Table(columns, [{key: record.get(key) for key in keys} for record in records], [*notes], summary=summary)
 
 
 def print_report(title: str, report: Table | Path, output_format: str) -> None:

@@ -11,14 +11,14 @@ from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys, standard_deviation
-from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, seeds_to_resolve
+from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, RowComparison, seeds_to_resolve
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.metrics import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
-REPETITIONS = 200  # of the paper's table, for what its correlation with itself would be
+REPETITIONS = 200  # of the paper's table, for how well it agrees with true differences
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
 UNEVEN = 5  # times the usual spread from seed to seed, above which a row says with how many seeds it trained
 GAP = 1  # the difference from base of which the table says how many seeds show it
@@ -30,7 +30,8 @@ def summary(rows: Sequence[TableRow]) -> str:
     tested = [(row.title, row.score, row.score.difference) for row in rows if row.score and row.score.difference]
     if not tested:
         return _no_differences(rows)
-    title, seeds = rows[0].results.measure.title, max(len(row.results.done) for row in rows)
+    title = rows[0].results.measure.title
+    seeds = {len(row.results.done) for row in rows if row.is_base or (row.score and row.score.difference)}
     said: list[str] = []
     differing = [(name, one) for name, score, one in tested if significance_mark(score)]
     for name, one in sorted(differing, key=lambda named: named[1].value):
@@ -44,15 +45,23 @@ def summary(rows: Sequence[TableRow]) -> str:
             )
     text = f"{', '.join(said)}. " if said else ""
     if others := [(name, score, one.detectable) for name, score, one in tested if not significance_mark(score)]:
-        which = others[0][0] if len(others) == 1 else f"{'The other' if said else 'All'} {len(others)} rows"
-        text += f"{which} cannot be told apart from base in {title} with {counted(seeds, 'seed')}; a difference of "
-        usual = [detectable for _, score, detectable in others if not score.is_apart] or [one[2] for one in others]
-        by_row = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
-        text += by_row if max(usual) > 2 * min(usual) else f"{max(usual):.1f}"
-        text += f" would have been found in {POWER:.0%} of cases"
-        less = [f"{name} {one:.1f}" for name, score, one in others if score.is_apart and one > max(usual)]
-        text += f" ({', '.join(less)})." if less else "."
-    return text.rstrip()
+        several = f"{len(others)} {'tested rows' if len(tested) + 1 < len(rows) else 'rows'}"
+        which = f"The other {several} cannot" if said else f"None of the {several} can"
+        which = f"{others[0][0]} cannot" if len(others) == 1 else which
+        with_seeds = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else counted(max(seeds), "seed")
+        text += f"{which} be told apart from base in {title} with {with_seeds}"
+        text += "." if seeds == {1} else f"; {_power(others)}."
+    return text.rstrip() + (" One seed says nothing of other seeds." if seeds == {1} else "")
+
+
+def _power(undecided: Sequence[tuple[str, RowComparison, float]]) -> str:
+    """Which difference would have been found in rows: their title, score and detectable difference. One that is set
+    apart may have found far less."""
+    usual = [detectable for _, score, detectable in undecided if not score.is_apart] or [one[2] for one in undecided]
+    by_row = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
+    said = by_row if max(usual) > 2 * min(usual) else f"{max(usual):.1f}"
+    less = [f", one of {one:.1f} in {name}" for name, score, one in undecided if score.is_apart and one > max(usual)]
+    return f"a difference of {said} would have been found in {POWER:.0%} of cases{''.join(less)}"
 
 
 def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
@@ -63,8 +72,9 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
         for verb, these, those in (("added", now, tested or {}), ("left out", tested or {}, now))
         if (changed := [one for one in these[kind] if one not in those[kind]])
     ]
-    note = f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small: "
-    return note + "adding seeds until a row is significant finds differences that are not there." if said else ""
+    note = f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small"
+    more_seeds = ": adding seeds until a row is significant finds differences that are not there"
+    return f"{note}{more_seeds if any('added seeds' in one for one in said) else ''}." if said else ""
 
 
 def table_notes(
@@ -143,7 +153,7 @@ def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
         note += ". "
     again = np.random.default_rng(0).normal(numbers[1], PAPER_SPREAD, (REPETITIONS, len(known)))
     ceiling = np.mean([spearmanr(numbers[1], row).statistic for row in again])
-    note += f"A repetition of the paper's table would have about {ceiling:+.2f}, if its seeds spread by "
+    note += f"Even a table without errors would have about {ceiling:+.2f}, if the paper's seeds spread by "
     note += f"{PAPER_SPREAD:g} (assumed). "
     compared = [(one, printed) for one, printed in zip(estimates, numbers[1], strict=True) if one]
     if compared:
@@ -171,7 +181,8 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
         note += f"{UNCONVERGED} training had not converged, in {counted(len(falls), 'row')}: validation loss was still "
         note += f"falling at the last step (perplexity by {fell} over the last {FALLEN:.0%} of the steps). "
     elif known:
-        note += "All rows had converged. " if not unknown else f"{counted(len(known), 'row')} had converged. "
+        finished = "rows" if all(row.results.done for row in rows) else "finished rows"
+        note += f"All {finished} had converged. " if not unknown else f"{counted(len(known), 'row')} had converged. "
     if any(row.is_provisional for row in rows):
         note += f"{UNCONVERGED} at a difference: the losses of row and base were still changing at different rates."
     return note.rstrip()
@@ -189,8 +200,13 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}"
-        seeds_of = [(row.score.difference, len(row.results.done)) for row in rows if row.score and row.score.difference]
-        if pairs := [(one, S) for one, S in seeds_of if S > 1]:
+        of_base = next((len(row.results.done) for row in rows if row.is_base), 0)
+        seeds_of = [
+            (row.score.difference, (len(row.results.done), of_base))
+            for row in rows
+            if row.score and row.score.difference
+        ]
+        if pairs := [(one, both) for one, both in seeds_of if min(both) > 1]:
             needed = seeds_to_resolve(GAP, pairs)
             note += f"; a difference of {GAP} {rows[0].results.measure.title} needs "
             note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences,"

@@ -18,6 +18,7 @@ own, while the sentences are the same.
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -293,14 +294,14 @@ def _are_comparable(row: Sample, base: Sample) -> bool:
     return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
-def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, int]]) -> int | None:
-    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases, in the median of the rows;
-    None: over MOST_SEEDS.
+def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, tuple[int, int]]]) -> int | None:
+    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases, in half of the rows; None:
+    over MOST_SEEDS.
 
-    compared: differences, and how many seeds both rows have. Their variances and the correction stay as they are.
+    compared: differences, and the seeds of row and base. Their variances and the correction stay as they are.
     """
     for S in range(2, MOST_SEEDS + 1):
-        if np.median([of_seeds(one, seeds, S).detectable for one, seeds in compared]) <= gap:
+        if median_low(of_seeds(one, seeds, S).detectable for one, seeds in compared) <= gap:
             return S
     return None
 
@@ -325,8 +326,11 @@ def found_by_plan(spread: float, seeds: int, rows: int) -> float:
     return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).detectable
 
 
-def of_seeds(one: Estimate, seeds: int, S: int) -> Estimate:
-    """The estimate as it would be with S seeds in place of `seeds`."""
-    parts = tuple(Part(part.variance * seeds / S, max(S - 1, part.freedom + S - seeds)) for part in one.parts)
-    freedom = one.degrees_of_freedom and one.degrees_of_freedom * (S - 1) / (seeds - 1)
+def of_seeds(one: Estimate, seeds: tuple[int, int], S: int) -> Estimate:
+    """The difference as it would be with S seeds of row and base in place of `seeds`."""
+    parts = tuple(
+        Part(part.variance * now / S, max(S - 1, part.freedom + S - now))
+        for part, now in zip(one.parts, seeds, strict=True)
+    )
+    freedom = one.degrees_of_freedom and one.degrees_of_freedom * (S - 1) / (sum(seeds) / 2 - 1)
     return one._replace(parts=parts, degrees_of_freedom=freedom)

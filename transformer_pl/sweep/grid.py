@@ -139,13 +139,16 @@ def difference_found(plan: Plan) -> str:
     rows, seeds = len(sweep.rows) - (sweep.base_row is not None), max(len(row.configs) for row in sweep.rows)
     if seeds < 2 or not rows:
         return ""
-    from transformer_pl.report.statistics import found_by_plan, usual_spread  # scipy takes half a second
+    from transformer_pl.report.moderation import FEWEST_ROWS  # scipy takes half a second
+    from transformer_pl.report.statistics import found_by_plan, usual_spread
 
     scores: dict[int, list[float]] = {}
     for one in plan.trials:
         if result := one.trial.result():
             scores.setdefault(one.row, []).append(result["metrics"][f"val/{measure.name}"])
-    spread, source = usual_spread(list(scores.values())), "as in the finished trials"
+    known = [of_row for of_row in scores.values() if len(of_row) > 1]
+    spread = usual_spread(known) if len(known) >= min(FEWEST_ROWS, len(sweep.rows)) else None
+    source = "as in the finished trials"
     own = resolve([scale_level(sweep.scale)])
     if spread is None and all(getattr(sweep.base, part) == getattr(own, part) for part in ("model", "optim", "data")):
         spread, source = SPREADS.get(sweep.scale), "as measured at this scale"
