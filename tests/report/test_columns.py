@@ -502,6 +502,9 @@ def test_a_row_that_trains_with_some_seeds_only_says_with_how_many(rows):
     better, rest = (np.mean([scores[i] for i in seeds]) - np.mean(rows[0].scores) for seeds in ((0, 1, 4), (2, 3)))
     assert f"with 3 of 5 seeds: {better:+.1f} BLEU from base; with the rest {rest:+.1f}." in text
     assert "of 5 seeds" not in said(build_table([*rows, last], config()))
+    calm = [one._replace(results=[result(one.config, 30 + i / 99) for i in range(5)]) for one in rows]
+    near = last._replace(results=[result(last.config, 30 + i / 5, 3 + i) for i in range(5)])  # 20 times calm's
+    assert "of 5 seeds" not in said(build_table([*calm, near], config()))
 
 
 PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}

@@ -20,8 +20,8 @@ from transformer_pl.trials.metrics import exemptions
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 REPETITIONS = 200  # of the paper's table, for how well it agrees with true differences
 PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
-UNEVEN = 5  # times the usual spread from seed to seed, above which a row says with how many seeds it trained
-GAP = 1  # the difference from base of which the table says how many seeds show it
+UNEVEN = 5  # times the usual spread from seed to seed, above which a row, if over GAP, says how many seeds trained
+GAP = 1  # the least difference of interest: the table says how many seeds show it
 LEGEND = "What the columns mean: report.html (--format html). How they are computed: transformer_pl/report/README.md"
 
 
@@ -229,7 +229,7 @@ def _uneven_note(rows: Sequence[TableRow]) -> str:
     said = []
     for row, spread in known:
         difference = row.difference()
-        if difference is not None and spread > UNEVEN * median_low(one for _, one in known):
+        if difference is not None and spread > max(GAP, UNEVEN * median_low(one for _, one in known)):
             seeds = sorted(zip(np.log(row.results.values("val/ppl")), row.results.scores, strict=True))
             losses, scores = np.array(seeds).T
             scores += difference - scores.mean()
