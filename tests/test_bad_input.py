@@ -86,7 +86,7 @@ SWEEPS = {  # the parameters of a sweep
     "scale": ({"scale": "dem"}, ["scale = dem"]),
 }
 NO_GPU = ["trainer.precision = 16-mixed"]
-NO_NETWORK = ["data.hub = bentrevett/multi30k", "TRANSFORMER_PL_DATA (now HERE)"]
+NO_NETWORK = ["data.hub = bentrevett/multi30k", "TRANSFORMER_PL_DATA=DIR (now HERE)"]
 
 
 CASES = {

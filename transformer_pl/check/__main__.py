@@ -8,8 +8,6 @@ import argparse
 import inspect
 from typing import Any
 
-from torch import nn
-
 from transformer_pl.check.run import CAUSES, exempt, measured_properties
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.config.components import check_components, component_names, import_component
@@ -83,6 +81,8 @@ def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
+    from torch import nn  # takes seconds, which --help does not need
+
     if not issubclass(component, nn.Module):
         remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
         raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
