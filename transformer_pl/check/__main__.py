@@ -87,8 +87,7 @@ def slot_of(path: str, component: type) -> str:
         remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
         raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
     slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
-    forward = getattr(component, "forward", component.__call__)
-    _, *arguments = inspect.signature(forward).parameters  # without self
+    _, *arguments = inspect.signature(component.forward).parameters  # without self
     if arguments[:1] == ["Q"]:
         slots.append("attention")
     if not slots and len(arguments) not in BY_ARGUMENTS:

@@ -73,8 +73,9 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
         if (changed := [one for one in these[kind] if one not in those[kind]])
     ]
     note = f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small"
-    more_seeds = ": adding seeds until a row is significant finds differences that are not there"
-    return f"{note}{more_seeds if any('added seeds' in one for one in said) else ''}." if said else ""
+    if tested and not set(now["seeds"]) <= set(tested["seeds"]):
+        note += ": adding seeds until a row is significant finds differences that are not there"
+    return f"{note}." if said else ""
 
 
 def table_notes(
@@ -200,11 +201,10 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}"
-        of_base = next((len(row.results.done) for row in rows if row.is_base), 0)
         seeds_of = [
-            (row.score.difference, (len(row.results.done), of_base))
+            (row.score.difference, (len(row.results.done), len(row.base.done)))
             for row in rows
-            if row.score and row.score.difference
+            if row.base and row.score and row.score.difference
         ]
         if pairs := [(one, both) for one, both in seeds_of if min(both) > 1]:
             needed = seeds_to_resolve(GAP, pairs)
