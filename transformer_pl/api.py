@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, scale_level
+from transformer_pl.config.types import as_word
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.report import __main__ as report_command
@@ -136,9 +137,8 @@ def train(
     wrong input, and a RuntimeError where the training fails or diverges.
     """
     values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
-    words = [f"--scale={scale}", f"--runs={runs}", *(f"--{key}={value}" for key, value in values.items())]
-    level = Level("train", {key: str(value) for key, value in values.items()})
-    config = trial_config([scale_level(scale), level])
+    words = [f"--scale={scale}", f"--runs={runs}", *(f"--{key}={as_word(value)}" for key, value in values.items())]
+    config = trial_config([scale_level(scale), Level("train", values)])
     if code := _run("transformer_pl.train", words):
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
     return load_trial(identify(config, open_corpus(config.data), Path(runs).expanduser(), "")[0].trial, runs)

@@ -1,6 +1,7 @@
 """The code of components: what belongs to a class, what counts as a change, and the copies that stay with a trial."""
 
 import importlib
+import sys
 
 import pytest
 
@@ -9,7 +10,7 @@ from transformer_pl.config.component_sources import keep_sources, source_digests
 
 
 def digest(path="stranger.Plain"):
-    return source_digests({"model.ffn": Component(path=path)})["ffn"]
+    return source_digests({"ffn": Component(path=path)})["ffn"]
 
 
 DOCUMENTED = '''
@@ -129,6 +130,11 @@ def test_what_a_class_refers_to_is_part_of_its_code(ideas, edit):
     [
         "from constants import *\nclass Plain:\n    pass\n",
         "def __getattr__(name):\n    return type(name, (), {})\n",
+        "class Plain:\n    def f(self):\n        return globals()['LA' + 'TER']\n",
+        "import sys\nclass Plain:\n    def f(self, kind):\n        return getattr(sys.modules[__name__], kind)\n",
+        "def find(text):\n    return eval(text)\nclass Plain:\n    f = find\n",
+        "class Base:\n    def __init_subclass__(cls):\n        Base.last = cls\nclass Plain(Base):\n    pass\n",
+        "class Kept(type):\n    pass\nclass Plain(metaclass=Kept):\n    pass\n",
     ],
 )
 def test_where_it_cannot_be_known_all_of_the_file_is_part_of_a_class(module, text):
@@ -137,6 +143,69 @@ def test_where_it_cannot_be_known_all_of_the_file_is_part_of_a_class(module, tex
     before = digest()
     path.write_text(text + "LATER = 1\n")
     assert digest() != before
+
+
+CHANGES = """
+KINDS = {{}}
+
+def register(kind):
+    KINDS[kind.__name__] = kind
+    return kind
+
+class Plain:
+    def kind(self, name):
+        return KINDS[name]
+
+{change}
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "for name in ('f', 'g'):\n    setattr(Plain, name, {})",
+        "with open('/dev/null') as file:\n    Plain.file = {}",
+        "if True:\n    Plain.rate = {}\n    other = 1",
+        "_ = setattr(Plain, 'rate', {})",
+        "made = register(type('Made', (), dict(rate={})))",
+        "@register\nclass Made:\n    rate = {}",
+        "@register\ndef made():\n    return {}",
+        "if __name__ == '__main__':\n    pass\nelse:\n    Plain.rate = {}",
+    ],
+)
+def test_what_changes_a_class_while_its_file_is_imported_is_part_of_it(module, change):
+    path = module(CHANGES.format(change=change.format(1)))
+    before = digest()
+    path.write_text(CHANGES.format(change=change.format(2)))
+    assert digest() != before
+
+
+def test_code_counts_wherever_its_folder_lies(tmp_path, monkeypatch):
+    """Also in a folder that has the name of those of installed packages."""
+    for name in ("site-packages", "python3.11", "dist-packages"):
+        folder = tmp_path / name / "mine"
+        folder.mkdir(parents=True)
+        monkeypatch.syspath_prepend(str(folder))
+        (folder / f"lies_{name[:4]}.py").write_text("class Plain:\n    rate = 1\n")
+        before = digest(f"lies_{name[:4]}.Plain")
+        (folder / f"lies_{name[:4]}.py").write_text("class Plain:\n    rate = 2\n")
+        assert digest(f"lies_{name[:4]}.Plain") != before
+
+
+def test_a_digest_imports_nothing(tmp_path, monkeypatch):
+    """Neither the module of a class nor the packages above it, with and without an __init__.py."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for package in ("strange/deep", "stranger/deep"):
+        folder = tmp_path / package
+        folder.mkdir(parents=True)
+        (folder / "rooms.py").write_text("raise SystemExit('imported')\nclass Plain:\n    pass\n")
+    for name in ("strange/__init__.py", "strange/deep/__init__.py"):
+        (tmp_path / name).write_text("raise SystemExit('imported')\n")
+    found = {path: digest(path) for path in ("strange.deep.rooms.Plain", "stranger.deep.rooms.Plain")}
+    for package in ("strange/deep", "stranger/deep"):
+        (tmp_path / package / "rooms.py").write_text("class Plain:\n    pass\n")
+    assert all(digest(path) != before for path, before in found.items())
+    assert "strange" not in sys.modules and "stranger" not in sys.modules
 
 
 def test_a_task_s_code_is_that_of_its_class(module):

@@ -25,6 +25,11 @@ class PassesOn(Base):
         self.given = *self.given[:3], temperature
 
 
+class Untyped(Base):
+    def __init__(self, config, site, flag=True, count=2, name="a", pair=(1, 2), free=None):
+        self.given = flag, count, name, pair, free
+
+
 class Plain:
     def __init__(self, config, site):
         pass
@@ -95,6 +100,32 @@ def test_a_component_is_built_with_the_config_the_site_and_its_options(module):
     assert read == ("the config", "cross", 16, 1e-05, "near", True, "16") and type(read[2]) is int
     assert given("Loose", bound="7") == 7 and given("Loose") == 3
     assert given("PassesOn", temperature="2") == ("the config", "cross", 4, 2.0)
+
+
+def test_a_default_tells_the_type_of_an_option_without_one(module):
+    module(MODULE)
+    assert given("Untyped", flag="false", count=0.5, name=16, pair=[3, 4], free="near") == (
+        False,
+        0.5,
+        "16",
+        (3, 4),
+        "near",
+    )
+    assert given("Untyped", flag=None, pair=None) == (None, 2, "a", None, None)  # which switches something off
+    for wrong in ({"flag": "maybe"}, {"count": "many"}, {"count": True}, {"pair": 3}):
+        with pytest.raises(InputError):
+            given("Untyped", **wrong)
+
+
+def test_what_is_given_to_every_class_must_fit_it(module):
+    """As betas and eps are to every optimizer: a value that an option cannot take is left out."""
+    module(MODULE)
+
+    def build(**values):
+        return components.build(Component(path="stranger.Untyped"), "the config", "cross", **values).given
+
+    assert build(count=5, pair=(3, 4), nothing=1) == (True, 5, "a", (3, 4), None)
+    assert build(count=(1, 2), pair=(1, 2, 3), flag=0.5) == build(pair=3) == build()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The config: the paper's base, constraints, how values are read and levels merged, and the error messages."""
 
+import json
 import re
 from operator import attrgetter
 
@@ -9,8 +10,11 @@ from pydantic import ValidationError
 
 from transformer_pl.config import COMPONENTS, KEYS, Config, effective_sizes, nominal_sizes, sizes
 from transformer_pl.config.help import SYNONYMS, help_text
-from transformer_pl.config.levels import SCALES, Level, merge, parse_scalar, parse_variant, resolve, scale_level
+from transformer_pl.config.levels import SCALES, Level, merge, parse_variant, read_pairs, resolve, scale_level
+from transformer_pl.config.types import as_word
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import read_yaml
+from transformer_pl.train.__main__ import read_argv
 
 pytestmark = pytest.mark.core
 SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))
@@ -145,11 +149,39 @@ def test_text_is_read_by_the_declared_type(key, text, value):
     assert repr(read) == repr(value)
 
 
-@pytest.mark.parametrize("value", [4, "x", 0.5, None, True, 1e-05, float(3)])
-def test_what_python_spells_is_read_back(value):
-    """The agent of W&B spells by `str`; an option of a component has no type here, but is read back as it was."""
-    assert parse_scalar(str(value)) == value and type(parse_scalar(str(value))) is type(value)
-    assert parse_scalar(value) is value
+VALUES = [
+    4,
+    -4,
+    "near",
+    "007",
+    0.5,
+    None,
+    True,
+    False,
+    1e-05,
+    float(3),
+    [1e-30, 0.001],
+    [None, True, "near"],
+    {"a": [1]},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_an_option_is_read_alike_wherever_it_is_written(value, tmp_path):
+    """In a sweep file, in its variants, by --set, on the command line, from Python, and as W&B's agent spells it."""
+    key, word = "model.ffn.option", as_word(value)
+    file = tmp_path / "s.yaml"
+    file.write_text(json.dumps({"method": "grid", "parameters": {key: {"value": value}}}))
+    levels = [Level("Python", {key: value}), Level("agent", {key: str(value)}), read_argv([f"--{key}={word}"])[1][-1]]
+    levels += [read_pairs([f"{key}={word}"], "--set"), parse_variant(f"{key}={word}".replace(" ", ""), "file")]
+    levels += [Level("file", {key: read_yaml(file)["parameters"][key]["value"]})]
+    for level in levels:
+        assert repr(resolve([level]).flat()[key]) == repr(value)
+
+
+@pytest.mark.parametrize("text", ["[a-z]", "(", "{}}", "nan", "1_000", "0x1f", "", "~", "yes", "off", "'4'"])
+def test_text_that_spells_no_plain_value_stays_text(text):
+    assert resolve([Level("here", {"model.ffn.option": text})]).flat()["model.ffn.option"] == text
 
 
 YAML = {  # values as they stand in a file, and what they are

@@ -40,6 +40,10 @@ def test_the_keys_of_adam_are_given_to_an_optimizer_that_has_them():
         optimizer, _, _ = built(optimizer=path, beta1=0.8, beta2=0.7, eps=1e-3)
         (group,) = optimizer.param_groups
         assert (group["betas"], group["eps"]) == ((0.8, 0.7), 1e-3)
+    optimizer, _, _ = built(optimizer="torch.optim.Adafactor", optimizer__eps="[1e-20,0.002]")
+    (group,) = optimizer.param_groups
+    assert group["eps"] == (1e-20, 0.002)
+    optimizer, _, _ = built(optimizer="torch.optim.Adafactor")  # whose eps is a pair
     optimizer, _, rates = built(optimizer="torch.optim.SGD", optimizer__momentum=0.5)
     (group,) = optimizer.param_groups
     assert isinstance(optimizer, torch.optim.SGD) and group["momentum"] == 0.5 and group["lr"] == rates[0]

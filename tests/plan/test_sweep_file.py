@@ -231,7 +231,12 @@ MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and w
     ({"variant": {"values": ["base", "base"]}}, {}, {}, ["`base` and `base`"]),
     ({"variant": {"values": ["model.N=6", "model.h=8"]}}, {}, {}, ["`model.N=6` and `model.h=8`"]),
     ({"variant": {"values": ["base", "trainer.devices=2"]}}, {}, {}, ["`base` and `trainer.devices=2`"]),
-    ({"variant": {"values": ["base", f"trainer.callbacks={TIMER}"]}}, {}, {}, [TIMER, "in_identity: true"]),
+    (
+        {"variant": {"values": ["base", f'trainer.callbacks=[{{"{TIMER}":{{"in_identity":false}}}}]']}},
+        {},
+        {},
+        [TIMER, "in_identity: false"],
+    ),
     ({"variant": {"values": ["optim.duration=2", "optim.max_steps=4800"]}}, {}, {}, ["duration=2", "max_steps=4800"]),
     ({"variant": {"values": ["model.width=1/4", "model.d_model=1024 model.d_ff=4096"]}}, {}, {}, ["1/4", "d_ff=4096"]),
     ({"variant": {"values": ["base", "model.h=4"]}}, {}, {"sets": {"model.h": "4"}}, ["`base` and `model.h=4`"]),

@@ -11,9 +11,12 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.columns import table_of
+from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_config import as_trained
+from transformer_pl.trials.trial_run import identify
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = [
@@ -75,6 +78,14 @@ def test_each_trial_is_of_a_table(results):
     configs = [config for sweep in sweeps for row in sweep.rows for config in row.configs]
     for result in results:
         assert any(is_of(result, config) for config in configs), result["folder"]
+
+
+def test_the_trials_keep_their_ids(results):
+    """Of the core, and of every component that is in a table: its code, too. A new id would train them again."""
+    for result in results:
+        trial, config = Trial(result["folder"]), as_trained(trained_config(result))
+        corpus = Corpus(trial.identity_inputs()["data"], "", lambda split: iter(()))
+        assert identify(config, corpus, result["folder"].parents[1], "")[0].trial == result["id"], result["folder"]
 
 
 def test_the_trials_say_nothing_of_the_machine_but_its_kind(results):

@@ -35,7 +35,7 @@ SAME = [
     ({}, {"trainer.compile": "on"}),
     ({}, {"trainer.log_every": 1, "trainer.eval_tokens": 512}),
     ({}, {"trainer.checkpoint_minutes": 1}),
-    ({}, {"trainer.callbacks": "[my.Stop]", "trainer.loggers": "my.Log"}),
+    ({}, {"trainer.callbacks": "[{my.Watch: {in_identity: false}}]", "trainer.loggers": "my.Log"}),
     ({}, {"data.path": "here"}),
     ({"data.path": "here"}, {"data.path": "/there"}),
     ({"data.path": "here"}, {"data.path": "/there", "data.name": "news"}),
@@ -97,6 +97,10 @@ OTHER = [
     {"data.task": "copying_task.Copying"},
     {"data.source": "de", "data.target": "en"},
     {"data.train": "half"},
+    {"trainer.callbacks": "[my.Stop]"},
+    {"trainer.callbacks": "[other.Stop]"},
+    {"trainer.callbacks": "[{my.Stop: {step: 5}}]"},
+    {"trainer.callbacks": "[{my.Stop: {step: 8}}]"},
     {"trainer.precision": "bf16-mixed"},
     {"trainer.val_every": 10},  # each validation draws a number where dropout does
     {"trainer.val_sample": 100},  # which is measured, so that a search can ask for it
@@ -174,6 +178,10 @@ def test_the_order_in_which_things_are_said_does_not_count():
         ({"data.path": "/home/me/data/fr/", "data.target": "fr"}, "data=fr target=fr"),
         ({"data.path": "/home/me/data/fr", "data.name": "news"}, "data=news"),
         ({"data.hub": "wmt/wmt14", "data.subset": "de-en"}, "data=wmt14 subset=de-en"),
+        (
+            {"trainer.callbacks": "[{my.Stop: {step: 5, when: [1, 2]}}, my.Log]"},
+            "callbacks=Stop(step=5,when=[1,2])+Log",
+        ),
     ],
     ids=lambda x: label(x) if isinstance(x, dict) else None,
 )

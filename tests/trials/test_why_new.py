@@ -32,6 +32,11 @@ def inputs(keys=(), data="text", sources=()):
             ["model.ffn mine.Old -> mine.Sign"],
         ),
         (inputs(data="other"), inputs(), ["the dataset or its preparation changed"]),
+        (
+            inputs({"trainer.callbacks": "[my.Stop]"}),
+            inputs(),
+            ["trainer.callbacks [] -> ['my.Stop']"],
+        ),
         (inputs(), inputs(), []),
     ],
 )

@@ -18,6 +18,7 @@ from transformer_pl.config.keys import (
     Optim,
     Trainer,
     is_known_key,
+    is_option,
     without_section,
 )
 from transformer_pl.config.sizes import (
@@ -34,4 +35,4 @@ from transformer_pl.config.sizes import (
     replaced,
     sizes,
 )
-from transformer_pl.config.types import Component, Count, Plugin, Positive, Section
+from transformer_pl.config.types import Callback, Component, Count, Plugin, Positive, Section

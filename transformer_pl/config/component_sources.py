@@ -2,33 +2,38 @@
 
 The code of a class is its statement, the statements of its file that this one refers to, and so on; what its file does
 when it is imported; and every other file of the user's that this code imports, whole. Other classes of its file may
-change. Files are read, not imported: every process must find the same.
+change, unless the code looks names up while it runs: then the whole file counts. Files are read, and no module is
+imported: every process must find the same, and a stranger's result may name any module. Installed packages, code that
+is chosen at run time and files that code opens by itself are not seen.
 """
 
 import ast
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, resolve_name
+from importlib.util import resolve_name
 from pathlib import Path
 
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.errors import installed
 
-DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITIONS = (ast.ClassDef, *FUNCTIONS)
+LOOKING_UP = {"globals", "vars", "eval", "exec", "__import__", "import_module"}  # by a name made at run time
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
-    """By slot, a digest of the code of every component that is not the core's. Another code makes another trial.
+    """A digest of the code of every component that is not the core's, by the same names. Another code makes another
+    trial.
 
-    components: by slot, or by key; the digests are by slot.
+    components: by slot; a callback by its path.
     """
-    own = {key: component.path for key, component in components.items() if not is_core(component.path)}
-    return {key.rpartition(".")[2]: _digest(path) for key, path in own.items()}
+    return {name: _digest(one.path) for name, one in components.items() if not is_core(one.path)}
 
 
 def task_digest(data: Data) -> dict[str, str]:
@@ -75,31 +80,109 @@ def _code(path: str) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
 
 
 def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
-    """The statements of a file that bind a name, those that they refer to, and those that bind nothing, but run.
+    """The statements of a file that bind a name, those that they refer to, and those that run when it is imported.
 
-    All of them where it cannot be known which bind the name.
+    All of them where it cannot be known which these are.
     """
     binding: dict[str, list[int]] = {}
     for index, statement in enumerate(statements):
         for bound in _bound(statement):
             binding.setdefault(bound, []).append(index)
-    if name not in binding or "*" in binding:
+    if name not in binding or "*" in binding or any(map(_observes_subclasses, statements)):
         return statements
-    needed = {index for index, one in enumerate(statements) if not (_bound(one) or _is_main(one))}
-    found = [*needed, *binding[name]]
-    for index in found:  # which grows
-        needed.add(index)
-        for node in ast.walk(statements[index]):
-            referred = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)  # or a type in quotes
-            if isinstance(referred, str):
-                found += [one for one in binding.get(referred, ()) if one not in needed]
+    own = {bound for one in statements if isinstance(one, DEFINITIONS) or _imports_users(one) for bound in _bound(one)}
+    needed, found = set[int](), [index for index, one in enumerate(statements) if _runs(one, own)]
+    found += binding[name]
+    while found:
+        needed.update(found)
+        names = {referred for index in found for referred in _names(statements[index])}
+        if any(_looks_up(statements[index]) for index in found):
+            return statements
+        found = [index for referred in names for index in binding.get(referred, ()) if index not in needed]
+        known = {bound for bound, places in binding.items() if needed.intersection(places)}
+        found += [i for i, one in enumerate(statements) if i not in needed and _calls(one, known)]
     return [statements[index] for index in sorted(needed)]
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement refers to; texts count, as types may be in quotes."""
+    for node in ast.walk(statement):
+        referred = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)
+        if isinstance(referred, str):
+            yield referred
+
+
+def _looks_up(statement: ast.stmt) -> bool:
+    """Whether a statement may find what it refers to by a name that is made at run time."""
+    called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+    return any(
+        (isinstance(node, ast.Name) and node.id in LOOKING_UP)
+        or (isinstance(node, ast.Attribute) and node.attr in LOOKING_UP)
+        # `sys.modules`, but not the method of torch's modules
+        or (isinstance(node, ast.Attribute) and node.attr == "modules" and id(node) not in called)
+        for node in ast.walk(statement)
+    )
+
+
+def _observes_subclasses(statement: ast.stmt) -> bool:
+    """Whether a class changes when others are derived from it."""
+    return any(
+        (isinstance(node, FUNCTIONS) and node.name == "__init_subclass__")
+        or (isinstance(node, ast.ClassDef) and any(keyword.arg == "metaclass" for keyword in node.keywords))
+        for node in ast.walk(statement)
+    )
+
+
+def _imports_users(statement: ast.stmt) -> bool:
+    """Whether a statement imports from another file of the user's."""
+    is_relative = isinstance(statement, ast.ImportFrom) and statement.level > 0
+    return is_relative or any(map(_is_users, _imported(statement, "")))
+
+
+def _runs(statement: ast.stmt, own: set[str]) -> bool:
+    """Whether a statement may do something else than binding names when its file is imported.
+
+    own: the names of the user's own functions and classes, which may do anything where they are called.
+    """
+    if _is_main(statement):
+        return False
+    if not isinstance(statement, DEFINITIONS) and (
+        not _bound(statement) or any(map(_has_effect, _executed(statement)))
+    ):
+        return True
+    return _calls(statement, own)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below a node, but not the bodies of functions and classes."""
+    yield node
+    if not isinstance(node, DEFINITIONS):
+        for child in ast.iter_child_nodes(node):
+            yield from _executed(child)
+
+
+def _has_effect(node: ast.AST) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
+    changes = any(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
+    return changes or isinstance(node, ast.Expr | ast.Delete)
+
+
+def _calls(statement: ast.stmt, names: set[str]) -> bool:
+    """Whether a statement calls one of these names, or something else with it, when its file is imported."""
+    if _is_main(statement):
+        return False
+    called: Sequence[ast.AST] = [node for node in _executed(statement) if isinstance(node, ast.Call)]
+    if isinstance(statement, DEFINITIONS):
+        called = statement.decorator_list
+    return any(isinstance(node, ast.Name) and node.id in names for one in called for node in ast.walk(one))
 
 
 def _is_main(statement: ast.stmt) -> bool:
     """Whether a statement runs only where its file is the program: `if __name__ == "__main__"`."""
-    return isinstance(statement, ast.If) and any(
-        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
+    return (
+        isinstance(statement, ast.If)
+        and not statement.orelse
+        and ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")
     )
 
 
@@ -158,6 +241,24 @@ def _is_users(name: str) -> bool:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    with suppress(Exception):  # importing a parent package may raise anything
-        return find_spec(name)
-    return None
+    """Where a module lies; None where it is not found. Neither it nor a package above it is imported."""
+    spec: ModuleSpec | None = None
+    places: list[str] | None = None  # where to look: anywhere, then in the package above
+    for depth in range(1, name.count(".") + 2):
+        spec = _found(".".join(name.split(".")[:depth]), places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or [])
+    return spec
+
+
+def _found(name: str, places: list[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        with suppress(Exception):  # also of a finder that somebody has added
+            if spec := finder.find_spec(name, places):
+                return spec
+    # Python's finder needs the package above, imported, for a folder without an __init__.py
+    folders = [os.path.join(place, name.rpartition(".")[2]) for place in places or ()]
+    spec = ModuleSpec(name, None)
+    spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
+    return spec if spec.submodule_search_locations else None

@@ -7,12 +7,13 @@ A component of the model is built as `Class(config, site, **options)`, a tokeniz
 import importlib
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component, Config, Model, Sizes, not_papers, replaced
-from transformer_pl.config.types import constraint_of
+from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
@@ -25,7 +26,7 @@ READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, e
 def build(component: Component, *arguments: Any, **given: Any) -> Any:
     """Build a component with these arguments before its options.
 
-    given: options where its constructor takes them and the component does not set them.
+    given: options where its constructor takes them, they fit, and the component does not set them.
     Of the model these are its `Sizes` and the site (see `Site`), which is None for the embedding; of `optim` the
     parameters and the rate of an optimizer, or `Sizes` and `Optim` of a schedule and a loss.
     """
@@ -103,14 +104,14 @@ def _options(
     """
     accepted = _accepted(component_class, before)
     messages: list[str] = []
-    options = {name: value for name, value in (given or {}).items() if name in accepted}
+    options = {name: v for name, v in (given or {}).items() if name in accepted and _fits(v, accepted[name])}
     for name, value in component.options.items():
         if name not in accepted:
             known = suggestion(name, accepted) if accepted else "; it takes none"
             messages.append(f"{component.path}: option {name} = {shown(value)}: no such option{known}")
             continue
         try:
-            options[name] = _typed(value, accepted[name].annotation)
+            options[name] = _typed(value, accepted[name])
         except ValidationError as error:
             messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
     set_ = {*options, *component.options}
@@ -127,34 +128,65 @@ def default_options(component: Component, before: int = BEFORE_OPTIONS["model"])
     return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
 
 
+def declared_types(component: Component, before: int) -> dict[str, Any]:
+    """The declared types of the options that a component takes, by name."""
+    accepted = _accepted(import_component(component.path), before)
+    return {name: parameter.annotation for name, parameter in accepted.items()}
+
+
 def without_defaults(config: Config) -> Config:
     """The config without the options that have their defaults: which make no other trial. All are checked before."""
     for key, component in replaced(config).items():
-        if component.options:
-            section, _, slot = key.partition(".")
-            before = BEFORE_OPTIONS[section]
-            defaults = default_options(component, before)
-            typed = _options(component, import_component(component.path), before)
-            # True equals 1, so the types count
-            default = {n for n, value in typed.items() if n in defaults and repr(value) == repr(defaults[n])}
-            options = {name: value for name, value in component.options.items() if name not in default}
-            changed = getattr(config, section).model_copy(
-                update={slot: component.model_copy(update={"options": options})}
-            )
-            config = config.model_copy(update={section: changed})
-    return config
+        section, _, slot = key.partition(".")
+        changed = {slot: _without_defaults(component, BEFORE_OPTIONS[section])}
+        config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
+    callbacks = tuple(_without_defaults(callback, 0) for callback in config.trainer.callbacks)
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})
 
 
-def _typed(value: object, declared: Any) -> object:
-    """Read a value by its declared type. Without a type, or with one that pydantic cannot read, it stays as it is."""
-    if declared is inspect.Parameter.empty:
+AnyComponent = TypeVar("AnyComponent", bound=Component)
+
+
+def _without_defaults(component: AnyComponent, before: int) -> AnyComponent:
+    if not component.options:
+        return component
+    defaults = default_options(component, before)
+    typed = _options(component, import_component(component.path), before)
+    # True equals 1, so the types count
+    default = {name for name, value in typed.items() if name in defaults and repr(value) == repr(defaults[name])}
+    options = {name: value for name, value in component.options.items() if name not in default}
+    return component.model_copy(update={"options": options})
+
+
+def _typed(value: object, parameter: inspect.Parameter) -> object:
+    """Read a value by the declared type of an option, or by the one that its default tells.
+
+    Without a type, or with one that pydantic cannot read, it stays as it is.
+    """
+    declared, default = parameter.annotation, parameter.default
+    if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple):
+        declared = int | float if isinstance(default, int | float) and not isinstance(default, bool) else type(default)
+    if declared is parameter.empty or (value is None and parameter.annotation is parameter.empty):
         return value
+    if declared in (int, float, int | float):
+        declared = Annotated[declared, NoBool]
     try:
         return TypeAdapter(declared, config=READING).validate_python(value)
     except ValidationError:
         raise
     except Exception:  # pydantic knows no such type, or it is a text that cannot be evaluated
         return value
+
+
+def _fits(value: object, parameter: inspect.Parameter) -> bool:
+    """Whether a value that is given to every class can be this option: a pair of betas is no triple, an eps no pair."""
+    with suppress(ValidationError):
+        read, default = _typed(value, parameter), parameter.default
+        is_pair = isinstance(default, tuple)
+        return default in (None, parameter.empty) or (
+            isinstance(read, tuple) and len(read) == len(default) if is_pair else not isinstance(read, tuple)
+        )
+    return False
 
 
 def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:

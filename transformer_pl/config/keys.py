@@ -13,10 +13,12 @@ from transformer_pl.config.types import (
     LARGEST,
     PLAIN_NAME,
     PLAIN_NAMES,
+    Callbacks,
     ClassPath,
     Component,
     Count,
     CountOrNone,
+    Loggers,
     Multiplier,
     Natural,
     NoBool,
@@ -24,7 +26,6 @@ from transformer_pl.config.types import (
     OnOrOff,
     OrNone,
     Plugin,
-    Plugins,
     Positive,
     Processes,
     Rate,
@@ -165,7 +166,7 @@ class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
     Of these keys, only precision, val_every, val_sample and tokenised_bleu are part of a trial's identity, and the
-    callbacks and loggers that have `in_identity: true` beside their options.
+    callbacks, unless `in_identity: false` beside its options says that one only watches.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: a GPU where there is one")
@@ -194,8 +195,8 @@ class Trainer(Section):
     tokenised_bleu: bool = Field(
         default=False, description="also BLEU as in the paper: of Moses tokens, compounds split at their hyphens"
     )
-    callbacks: Plugins = Field(default=(), description="Lightning callbacks: import paths, with options")
-    loggers: Plugins = Field(default=(), description="Lightning loggers beside metrics.jsonl and W&B, likewise")
+    callbacks: Callbacks = Field(default=(), description="Lightning callbacks: import paths, with options")
+    loggers: Loggers = Field(default=(), description="Lightning loggers beside metrics.jsonl and W&B, likewise")
 
     @property
     def plugins(self) -> dict[str, tuple[Plugin, ...]]:
@@ -258,8 +259,13 @@ PLUGINS = tuple(Trainer().plugins)  # the keys that list callbacks and loggers
 
 def is_known_key(key: str) -> bool:
     """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
-    slot = ".".join(key.split(".")[:2])
-    return key in KEYS or (slot in COMPONENTS and key.removeprefix(f"{slot}.").isidentifier())
+    return key in KEYS or is_option(key)
+
+
+def is_option(key: str) -> bool:
+    """Whether a dotted key is an option of a component, such as `model.ffn.activation`."""
+    slot, _, option = key.rpartition(".")
+    return slot in COMPONENTS and option.isidentifier()
 
 
 def without_section(key: str) -> str:

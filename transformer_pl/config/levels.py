@@ -3,9 +3,7 @@
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
-import ast
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 
 from transformer_pl.config import COMPONENTS, KEYS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import broken_constraints
-from transformer_pl.config.types import constraint_of
+from transformer_pl.config.types import constraint_of, plain
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml
 
@@ -102,21 +100,12 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
         elif default := COMPONENTS.get(f"{section}.{name}"):
             component = nested.setdefault(section, {}).setdefault(name, {"path": default.path, "options": {}})
             if option:
-                component["options"][option] = parse_scalar(value)
+                component["options"][option] = plain(value)
             else:
                 component["path"] = value
         else:
             nested.setdefault(section, {})[name] = value
     return nested
-
-
-def parse_scalar(value: object) -> object:
-    """Read the value of a component's option, whose type is not declared here, as Python spells plain values."""
-    if isinstance(value, str):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            read = ast.literal_eval(value)
-            return read if isinstance(read, int | float | None) else value
-    return value
 
 
 def scale_names() -> list[str]:

@@ -1,14 +1,19 @@
 """The types of the configuration's keys: their limits, how a value that comes as text is read, the messages for what
 does not fit."""
 
+import ast
+import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import parse_yaml
 
 
 def _number(value: object) -> object:
@@ -91,33 +96,82 @@ class Component(Section):
 
 
 class Plugin(Component):
-    """A callback or a logger of Lightning's Trainer."""
-
-    in_identity: bool = False  # whether it makes another trial
+    """A logger of Lightning's Trainer."""
 
     @property
     def as_written(self) -> str | dict[str, Any]:
         """Its path, or where it has options a mapping of its path to them."""
-        options = self.options | ({"in_identity": True} if self.in_identity else {})
-        return {self.path: options} if options else self.path
+        return {self.path: self.options} if self.options else self.path
 
 
-def _plugins(value: object) -> tuple[Plugin, ...]:
-    """Read `a.B`, `{a.B: {option: 1}}`, or a list of these, also from text."""
+class Callback(Plugin):
+    """A callback of Lightning's Trainer."""
+
+    in_identity: bool = True  # False: it only watches, so that it makes no other trial
+
+    @property
+    def as_written(self) -> str | dict[str, Any]:
+        return super().as_written if self.in_identity else {self.path: self.options | {"in_identity": False}}
+
+
+def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
+    """Paths and options of `a.B`, `{a.B: {option: 1}}`, or a list of these, also from text."""
     try:
-        read = yaml.safe_load(value) if isinstance(value, str) else value
+        read = parse_yaml(value) if isinstance(value, str) else value
         entries = read if isinstance(read, list | tuple) else [read]
-        written: list[Any] = [one.as_written if isinstance(one, Plugin) else one for one in entries]
-        pairs = [pair for one in written for pair in ({one: None} if isinstance(one, str) else one).items()]
-        given = [(path, dict(options or {})) for path, options in pairs]
-        return tuple(
-            Plugin(path=path, in_identity=options.pop("in_identity", False), options=options) for path, options in given
-        )
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+        written: list[Any] = [entry.as_written if isinstance(entry, Plugin) else entry for entry in entries]
+        pairs = [pair for entry in written for pair in ({entry: None} if isinstance(entry, str) else entry).items()]
+        return [
+            (path, {str(name): plain(option) for name, option in (options or {}).items()}) for path, options in pairs
+        ]
+    except (InputError, AttributeError, TypeError):
         raise ValueError("must be import paths, such as [my_log.Logger, {my_callback.Stop: {patience: 3}}]") from None
 
 
-Plugins = Annotated[tuple[Plugin, ...], BeforeValidator(_plugins)]
+def _callbacks(value: object) -> tuple[Callback, ...]:
+    entries = _entries(value)
+    return tuple(Callback(path=path, in_identity=o.pop("in_identity", True), options=o) for path, o in entries)
+
+
+def _loggers(value: object) -> tuple[Plugin, ...]:
+    return tuple(Plugin(path=path, options=options) for path, options in _entries(value))
+
+
+Callbacks = Annotated[tuple[Callback, ...], BeforeValidator(_callbacks)]
+Loggers = Annotated[tuple[Plugin, ...], BeforeValidator(_loggers)]
+
+SPELLED = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
+
+
+def plain(value: object) -> object:
+    """The value of an option: text that spells a plain value is read, as the keys' own values are.
+
+    These are numbers, truth values, None, and lists and mappings of them as JSON or Python writes them. Other text
+    stays text. A tuple becomes a list.
+    """
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if not isinstance(value, str):
+        return value
+    if value in SPELLED:
+        return SPELLED[value]
+    if re.fullmatch(r"[-+]?(0|[1-9][0-9]{,999})", value):
+        return int(value)
+    if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", value):
+        return float(value)
+    if value[:1] in ("[", "(", "{"):
+        for read in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                found = read(value)
+                return plain(found) if isinstance(found, list | tuple | dict) else value
+    return value
+
+
+def as_word(value: object) -> str:
+    """A value as a command line has it, from which it is read alike."""
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
 
 
 def multiplied(size: int, multiplier: float) -> int:

@@ -3,7 +3,6 @@
 `plan_trials` finds the trials and their folders, `estimate_costs` their FLOPs and time; `print_plan` prints them.
 """
 
-import json
 import math
 import statistics
 from collections import Counter
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, effective_sizes, nominal_sizes
+from transformer_pl.config.types import as_word
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
@@ -86,7 +86,7 @@ def plan_trial(
     """
     identity, trial = identify(config, corpus, runs, row_name, digests)
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
-    options = [f"--{key}={json.dumps(v) if isinstance(v, list | dict) else v}" for key, v in keys.items()]
+    options = [f"--{key}={as_word(value)}" for key, value in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
     return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
 

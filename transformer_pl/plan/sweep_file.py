@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import PLUGINS, Config, is_known_key, unknown_key
+from transformer_pl.config import PLUGINS, Config, is_known_key, is_option, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.config.types import FORMS, PLAIN_NAME
 from transformer_pl.runtime.environment import PROJECT
@@ -140,8 +140,9 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
             continue
         is_grids = isinstance(entry, dict) and len(entry) == 1 and entry.keys() <= {"value", "values"}
         values = entry.get("values", [entry.get("value")]) if is_grids else None
-        plain = list | dict | str | int | float | None if key in PLUGINS else str | int | float | None
-        if isinstance(values, list) and values and all(isinstance(one, plain) for one in values):
+        nested = (list, dict) if key in PLUGINS or is_option(str(key)) else ()
+        kinds = (str, int, float, type(None), *nested)
+        if isinstance(values, list) and values and all(isinstance(value, kinds) for value in values):
             values_by_key[str(key)] = values
         else:
             form = "{value: ...} or {values: [...]} in a grid, with plain values"
@@ -234,7 +235,7 @@ class _RowReader:
                 words = [shown(written[one]) for one in (min(equal, namesake), index)]
                 why = "are equal, at this scale and with this --set; leave one out"
                 if rows[equal].configs[0].trainer.plugins != row.configs[0].trainer.plugins:
-                    why = "differ in what makes no other trial; write in_identity: true among a callback's options"
+                    why = "differ only in loggers, or in callbacks with in_identity: false, which make no other trial"
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"
                 yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"

@@ -1,6 +1,8 @@
 """Errors in what a user wrote, and warnings: how they are collected and printed."""
 
 import difflib
+import os
+import site
 import sys
 import sysconfig
 import traceback
@@ -88,4 +90,13 @@ def described(error: BaseException) -> str:
 
 def installed(file: str) -> bool:
     """Whether a file belongs to an installed package or to Python itself."""
-    return bool({"site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name} & set(Path(file).parts))
+    path = os.path.abspath(file)
+    return any(path.startswith(place) for place in _places_of_packages())
+
+
+@cache
+def _places_of_packages() -> tuple[str, ...]:
+    """The folders of Python and of installed packages, each with a separator at its end."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple(os.path.join(os.path.abspath(folder), "") for folder in folders)

@@ -112,6 +112,14 @@ _StrictLoader.add_constructor(
 )
 
 
+def parse_yaml(text: str) -> Any:
+    """The value that a YAML text spells. Raises an InputError."""
+    try:
+        return yaml.load(text, _StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{shown(text)}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
     try:

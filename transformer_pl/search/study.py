@@ -25,7 +25,8 @@ from sqlalchemy import NullPool, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from transformer_pl.config import without_section
-from transformer_pl.config.levels import parse_scalar, read_pairs
+from transformer_pl.config.levels import read_pairs
+from transformer_pl.config.types import plain
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
@@ -176,7 +177,7 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
     pairs = read_pairs(options, f"{flag} {name}").values
     try:
-        return kinds[name](**{key: parse_scalar(value) for key, value in pairs.items()})
+        return kinds[name](**{key: plain(value) for key, value in pairs.items()})
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
 

@@ -11,14 +11,14 @@ from transformer_pl.config import (
     COMPONENTS,
     CORPUS,
     KEYS,
-    PLUGINS,
     SIZE_NAMES,
     STACKS,
+    Callback,
     Config,
-    Plugin,
     effective_sizes,
     without_section,
 )
+from transformer_pl.config.option_files import file_digests, option_contents
 
 # Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
 # the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
@@ -48,23 +48,25 @@ def describe_difference(config: Config, base: Config) -> str:
             continue
         if key in _NAMING_THE_CORPUS:
             changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
-        elif key in PLUGINS:
-            ours, theirs = result_plugins(config).get(key, []), result_plugins(base).get(key, [])
-            names = "+".join(one.path.rpartition(".")[2] for one in ours)
-            changes += [f"{without_section(key)}={names or None}"] if ours != theirs else []
+        elif key == "trainer.callbacks":
+            ours, theirs = identity_callbacks(config), identity_callbacks(base)
+            changes += [f"callbacks={'+'.join(map(_short, ours)) or None}"] if ours != theirs else []
         elif key in RESULT_TRAINER_KEYS or not (key == "seed" or key.startswith("trainer.")):
             is_class = key in (*COMPONENTS, "data.task")
             changes.append(f"{without_section(key)}={str(value).rpartition('.')[2] if is_class else value}")
     return " ".join(changes) or "base"
 
 
-def result_plugins(config: Config) -> dict[str, list[Plugin]]:
-    """By key, the callbacks and loggers that are part of the identity, as the config says of each."""
-    return {
-        key: chosen
-        for key, plugins in config.trainer.plugins.items()
-        if (chosen := [one for one in plugins if one.in_identity])
-    }
+def identity_callbacks(config: Config) -> list[Callback]:
+    """The callbacks that are part of the identity: all that do not say that they only watch."""
+    return [callback for callback in config.trainer.callbacks if callback.in_identity]
+
+
+def _short(callback: Callback) -> str:
+    """`StopAt(step=5)`."""
+    options = ",".join(f"{name}={value}".replace(" ", "") for name, value in callback.options.items())
+    name = callback.path.rpartition(".")[2]
+    return f"{name}({options})" if options else name
 
 
 @dataclass(frozen=True)
@@ -96,21 +98,29 @@ _OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenise
 def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:
     """The identity of a trial. Equal identities give equal results and are trained once.
 
-    Keys at their default are left out, so that results stay valid when a key is added. Sizes enter as effective sizes.
+    Keys at their default are left out, so that results stay valid when a key is added. Sizes enter as effective sizes,
+    and files that options name by their content.
     fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, a digest of
     its code.
     """
     inputs = {
         key: value
-        for key, value in config.flat().items()
+        for key, value in (config.flat() | _contents(option_contents(config))).items()
         if value != KEYS.get(key, ...)
         and key not in _NOT_INPUTS
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
-    inputs |= {key: [one.as_written for one in plugins] for key, plugins in result_plugins(config).items()}
+    if callbacks := identity_callbacks(config):
+        contents = [(callback, _contents(file_digests(callback, 0))) for callback in callbacks]
+        written = [callback.model_copy(update={"options": callback.options | own}) for callback, own in contents]
+        inputs["trainer.callbacks"] = [callback.as_written for callback in written]
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
     inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
     return Identity(inputs)
+
+
+def _contents(digests: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    return {key: {"content": digest} for key, digest in digests.items()}
 
 
 def row_identity(config: Config) -> str:

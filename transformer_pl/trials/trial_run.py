@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Component, Config, Data, effective_sizes, replaced
+from transformer_pl.config import Component, Config, Data, effective_sizes, replaced, without_section
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.task import Corpus
-from transformer_pl.trials.identity import Identity, identity, result_plugins
+from transformer_pl.trials.identity import Identity, identity, identity_callbacks
 from transformer_pl.trials.trial import Trial, trial_folder
 
 
 def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
-    """Digests of the code that is not the core's: of components, by their keys, and of the data's."""
+    """Digests of the code that is not the core's: of components, by name, and of the data's."""
     return source_digests(dict(components)) | tokenizer_digest(data) | task_digest(data)
 
 
@@ -27,8 +27,8 @@ def identify(
 
     row: what differs from base, for the name of a new folder. digests: `code_digests`, or a cache of it.
     """
-    plugins = {one.path: one for plugins in result_plugins(config).values() for one in plugins}
-    components = replaced(config) | plugins
+    components = {without_section(key): component for key, component in replaced(config).items()}
+    components |= {callback.path: callback for callback in identity_callbacks(config)}
     its = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
 

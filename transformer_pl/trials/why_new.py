@@ -33,6 +33,8 @@ def differences(inputs: Inputs, others: Inputs) -> list[str]:
             told.append(f"core revision {old} -> {new}")
         elif key == "data":
             told.append("the dataset or its preparation changed")
+        elif isinstance(new, dict) and isinstance(old, dict) and key != "parts":  # of a file that an option names
+            told.append(f"the content of {key} changed")
         elif key != "parts":
             shown = [KEYS.get(key) if value is None else value for value in (old, new)]
             told.append(f"{key.removeprefix('effective.')} {shown[0]} -> {shown[1]}")
