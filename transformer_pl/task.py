@@ -3,6 +3,7 @@
 `data.task` is the import path of a class. There is no registry: a task is a file, anywhere importable.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ import numpy as np
 from transformer_pl.config import Component, Config, Data
 from transformer_pl.config.component_sources import task_digest
 from transformer_pl.config.components import build_derived
-from transformer_pl.runtime.errors import InputError, shown
+from transformer_pl.runtime.errors import InputError, described, shown
 
 LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
+ROUNDED = 0.01  # by which a score may differ from that of the sums
 LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
 
 Pair = tuple[str, str]  # source and target
@@ -119,12 +121,21 @@ def task_of(data: Data) -> Task:
 def open_corpus(data: Data) -> Corpus:
     """The corpus of the task that `data` names: see `Task.corpus`.
 
-    The path and the code of a task from outside of the project are part of the fingerprint.
+    The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError also
+    where such a task fails.
     """
-    corpus = task_of(data).corpus(data)
-    if own := task_digest(data):
+    task, own = task_of(data), task_digest(data)
+    if not own:
+        return task.corpus(data)
+    try:
+        corpus = task.corpus(data)
+        json.dumps(corpus.fingerprint)
         return replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": own["task"]})
-    return corpus
+    except InputError:
+        raise
+    except Exception as error:
+        rule = "corpus must return a Corpus whose fingerprint has plain values, as JSON has them"
+        raise InputError(f"data.task = {data.task}: {rule}, but fails at {described(error)}; fix it") from None
 
 
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
@@ -136,9 +147,13 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
         statistics = [[index(number) for number in row] for row in scores.statistics]
         is_finite = measure.name in metrics and bool(np.isfinite([*metrics.values()]).all())
         is_right = is_finite and np.shape(statistics) == (len(references), measure.numbers) and np.min(statistics) >= 0
+        is_right &= is_right and abs(measure.of_sums(np.sum(statistics, 0)) - metrics[measure.name]) < ROUNDED
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:
-        form = f"finite metrics with {measure.name}, and {measure.numbers} whole numbers from 0 for each line"
+        numbers = (
+            f"{measure.numbers} whole numbers from 0 for each line, to whose sums the measure gives the same score"
+        )
+        form = f"finite metrics with {measure.name}, and {numbers}"
         raise InputError(f"data.task = {config.data.task}: score must return {form}, not {shown(repr(scores))}; fix it")
     return Scores(metrics, statistics, str(scores.signature))

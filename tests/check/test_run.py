@@ -10,7 +10,6 @@ from transformer_pl.check.run import check_model, check_models
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.__main__ import main as sweep
-from transformer_pl.trials.trial import Trial
 
 OWN = """
 from torch import nn
@@ -119,8 +118,7 @@ def test_train_refuses_a_component_that_breaks_a_property(module, tmp_path):
     module(OWN)
     with pytest.raises(InputError, match="the_future_is_hidden"):
         tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.LooksAhead"})
-    (folder,) = (tmp_path / "runs" / "trials").iterdir()
-    assert Trial(folder).status()["state"] == "failed" and not (folder / "metrics.jsonl").exists()
+    assert not list((tmp_path / "runs" / "trials").iterdir())
 
 
 def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):

@@ -86,7 +86,7 @@ def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, module):
     for factor in (1, math.nan):
         trial.save_weights({name: value * factor for name, value in weights.items()})
         with pytest.raises(Diverged):
-            evaluate_trial(settings, trial, prepared)
+            evaluate_trial(settings, trial, prepared, settings.steps)
 
 
 class Shouts(Callback):

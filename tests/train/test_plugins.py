@@ -43,8 +43,8 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
 
 def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopped(tmp_path):
     failed = tmp_path / "failed"
-    stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed)}}
-    keys = {"optim.max_steps": 20, "trainer.callbacks": json.dumps(stop)}
+    stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed), "of": 30}}
+    keys = {"optim.max_steps": 30, "trainer.callbacks": json.dumps(stop)}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     assert code == 1 and failed.exists() and trial.result() is None
     code, trial = tiny_trials.train(tmp_path / "runs", keys)

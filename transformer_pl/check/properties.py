@@ -27,7 +27,7 @@ from transformer_pl.check.small_model import (
 )
 from transformer_pl.config import PAD, Site
 from transformer_pl.config.components import build
-from transformer_pl.model import Mask
+from transformer_pl.model import Mask, has_weights
 from transformer_pl.model.beam_search import CachedSteps
 
 LONG = 80  # longer than 64
@@ -203,7 +203,7 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
         attention = build(config.attention, config, Site.of_layer(site, 0))
-        if not callable(getattr(attention, "weights", None)):
+        if not has_weights(attention):
             continue
         move_zeros(attention)
         mask, queries = Mask(causal=True) if site == "decoder" else Mask(keys), Q[:, :, start:]

@@ -12,7 +12,6 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.check.training import check_training
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import component_names, import_component
@@ -62,7 +61,6 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
 def check_models(configs: Iterable[Config], runs: Path) -> None:
     """Check the components of several configs. Raises one InputError for all that is broken."""
     configs = list(configs)
-    check_training(configs)
     alike = [sizes(one.model, one.data.vocab_size).with_layers(1)._replace(p_drop=0.0) for one in configs]
     different = dict(zip(alike, configs, strict=True))  # in what a check depends on
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)

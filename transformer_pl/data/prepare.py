@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from filelock import FileLock
 
 from transformer_pl.config import Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import OnProgress, count_pairs, used_pairs
-from transformer_pl.data.tokenizer import build_tokenizer, tokenizer_settings
+from transformer_pl.data.selection import Counts, OnProgress, count_pairs, used_pairs
+from transformer_pl.data.tokenizer import Tokenizer, build_tokenizer, tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.task import EVALUATION, Corpus, open_corpus
+from transformer_pl.task import EVALUATION, Corpus, Pair, open_corpus
 
 TOKENIZING = 2  # raised whenever the same sentences would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
@@ -86,15 +87,34 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
     every = -(-2 * splits["train"]["pairs"] // MOST_SENTENCES)
-    tokenizer = build_tokenizer(data.tokenizer)
-    with component_code():
-        model = tokenizer.train(
-            lambda: itertools.islice(used_pairs("train", corpus, data), 0, None, every), data.vocab_size
-        )
-        tokenizer.load(model)
+    tokenizer, model = learn_tokenizer(
+        data, lambda: itertools.islice(used_pairs("train", corpus, data), 0, None, every)
+    )
     if len(tokenizer) != data.vocab_size:  # which plans, costs and checks go by
         rule = f"must be {len(tokenizer)}, as many as {data.tokenizer.path} has for this dataset"
         raise InputError(f"data.vocab_size = {data.vocab_size}: {rule}; set it")
+    write_tokens(folder, data, corpus, tokenizer, model, splits, on_progress)
+
+
+def learn_tokenizer(data: Data, pairs: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, bytes]:
+    """The tokenizer of `data` after it has learned its vocabulary from these pairs, and what it has learned."""
+    tokenizer = build_tokenizer(data.tokenizer)
+    with component_code():
+        model = tokenizer.train(pairs, data.vocab_size)
+        tokenizer.load(model)
+    return tokenizer, model
+
+
+def write_tokens(
+    folder: Path,
+    data: Data,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    model: bytes,
+    splits: dict[str, Counts],
+    on_progress: OnProgress = lambda *_: None,
+) -> None:
+    """Write all files of a prepared dataset. splits: the counts of its pairs, to which those of tokens are added."""
     (folder / "tokenizer.model").write_bytes(model)
     done, total = 0, sum(counts["pairs"] for counts in splits.values())
     for name, counts in splits.items():

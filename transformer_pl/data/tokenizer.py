@@ -10,6 +10,7 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, not_paper
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import build_derived
 from transformer_pl.data.tokens import Tokens
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.signals import component_code
 
 BYTES = 256  # tokens that stand for single bytes
@@ -66,19 +67,39 @@ class Tokenizer(ABC):
         return len(self.vocabulary())
 
     def encode(self, sentences: Sequence[str], side: str) -> Tokens:
-        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none."""
-        rows = self.to_ids(list(sentences), side)
-        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+        """Return the token ids of sentences, without BOS and EOS. An empty sentence has none.
+
+        Raises an InputError where `to_ids` gives something else.
+        """
+        rows = list(self.to_ids(list(sentences), side))
+        try:
+            flat = np.fromiter(map(index, itertools.chain.from_iterable(rows)), np.int64)
+        except TypeError as error:
+            raise self.wrong("to_ids", f"give whole numbers, but: {error}") from None
         if flat.size and not UNK <= flat.min() <= flat.max() < len(self):
-            path, found = f"{type(self).__module__}.{type(self).__qualname__}", f"{flat.min()} to {flat.max()}"
-            raise InputError(f"data.tokenizer = {path}: to_ids must give {UNK} to {len(self) - 1}, not {found}; fix it")
+            raise self.wrong("to_ids", f"give {UNK} to {len(self) - 1}, not {flat.min()} to {flat.max()}")
+        if len(rows) != len(sentences):
+            raise self.wrong("to_ids", f"give the ids of {len(sentences)} sentences, but gives those of {len(rows)}")
         return Tokens.of(flat.astype(np.uint32), [len(row) for row in rows])
 
     def decode(self, ids: Iterable[Iterable[int]]) -> list[str]:
-        """Return the text of each sentence on one line. PAD, BOS and EOS are left out; a newline becomes a blank."""
+        """Return the text of each sentence on one line. PAD, BOS and EOS are left out; a newline becomes a blank.
+
+        Raises an InputError where `to_texts` gives something else.
+        """
         special = (PAD, BOS, EOS)
-        texts = self.to_texts([[int(token) for token in sentence if token not in special] for sentence in ids])
+        rows = [[int(token) for token in sentence if token not in special] for sentence in ids]
+        texts = list(self.to_texts(rows))
+        if len(texts) != len(rows) or not all(isinstance(text, str) for text in texts):
+            found = shown(repr(texts))
+            raise self.wrong("to_texts", f"give the text of each of {len(rows)} sentences, but gives {found}")
         return [text.replace("\n", " ") for text in texts]
+
+    def wrong(self, method: str, law: str) -> InputError:
+        """The error for a method that must do something else."""
+        return InputError(
+            f"data.tokenizer = {type(self).__module__}.{type(self).__qualname__}: {method} must {law}; fix it"
+        )
 
 
 def build_tokenizer(component: Component) -> Tokenizer:

@@ -14,6 +14,7 @@ from transformer_pl.model.transformer import (
     SharedEmbedding,
     SinusoidalPosition,
     Transformer,
+    has_weights,
     linear,
     softmax,
 )

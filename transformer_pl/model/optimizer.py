@@ -7,6 +7,7 @@ from torch import nn
 
 from transformer_pl.config import Optim, Sizes
 from transformer_pl.config.components import build, import_component
+from transformer_pl.runtime.errors import InputError
 
 
 class InverseSquareRoot:
@@ -24,17 +25,27 @@ def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torc
 
     An optimizer has the form of torch's: `Class(parameters, lr, **options)`. `optim.beta1`, `beta2` and `eps` are its
     betas and eps where it has these and the options do not name them. A class may have a static method
-    `groups(named_parameters)`, which returns groups of parameters as torch's classes take them; a group's lr multiplies
-    the rate.
+    `groups(named_parameters)`, which returns groups of parameters as torch's classes take them. The `lr` of a group is
+    a factor: its rate is that of the schedule times this, 1 unless it is given.
 
     optim: max_steps is the number of steps of the trial.
+
+    Raises an InputError for a class that is no optimizer of torch's, or that must be told when it is evaluated.
     """
     optimizer_class: Any = import_component(optim.optimizer.path)
     groups = getattr(optimizer_class, "groups", None)
     parameters = groups(list(model.named_parameters())) if groups else model.parameters()
     betas = (optim.beta1, optim.beta2)
     optimizer = build(optim.optimizer, parameters, 1.0, betas=betas, eps=optim.eps, fused=True)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"optim.optimizer = {optim.optimizer.path}: must be derived from torch.optim.Optimizer; derive it"
+        )
+    if callable(getattr(optimizer, "eval", None)):
+        rule = "has other weights for evaluation, which this training does not ask for; choose one without eval()"
+        raise InputError(f"optim.optimizer = {optim.optimizer.path}: {rule}")
     schedule = build(optim.schedule, config, optim)
+    # In Python's own numbers, because a checkpoint with numpy's cannot be loaded.
     return optimizer, torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda done: optim.lr_scale * schedule(min(done + 1, optim.max_steps))
+        optimizer, lambda done: float(optim.lr_scale * schedule(min(done + 1, optim.max_steps)))
     )

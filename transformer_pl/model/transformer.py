@@ -221,6 +221,12 @@ class ScaledDotProductAttention(nn.Module):
         return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), mask.dense(Q, K, start))
 
 
+def has_weights(attention: nn.Module) -> bool:
+    """Whether an attention has the method `weights`. A class with a `forward` of its own does not inherit it."""
+    classes = (vars(one) for one in type(attention).__mro__)
+    return next(("weights" in one for one in classes if one.keys() & {"weights", "forward"}), False)
+
+
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), Section 3.2.2.
 

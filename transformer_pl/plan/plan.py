@@ -91,11 +91,13 @@ def plan_trial(
     return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
 
 
-def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]]) -> dict[int, CostEstimate]:
+def estimate_costs(
+    planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]], passes: Mapping[int, float] | None = None
+) -> dict[int, CostEstimate]:
     """The cost of a trial of each row, for sentences of ASSUMED_LENGTH where the dataset is not prepared yet.
 
     finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
-    and trainer.
+    and trainer. passes: of the model for each batch, by row, where an optimizer or a callback needs several.
 
     Raises an InputError that names a component which does not run.
     """
@@ -110,6 +112,7 @@ def estimate_costs(planned: Sequence[PlannedTrial], finished: Sequence[dict[str,
     costs = training_costs([(one.config, mean) for one, mean in zip(first_of_row.values(), prepared, strict=True)])
     estimates = {}
     for (row, one), cost in zip(first_of_row.items(), costs, strict=True):
+        cost = cost._replace(flops=cost.flops * (passes or {}).get(row, 1.0))
         known = rates.get(_of_the_speed(one.config.flat()))
         seconds = statistics.median(known) * cost.flops if known else None
         estimates[row] = CostEstimate(cost, seconds)

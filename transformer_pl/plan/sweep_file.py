@@ -46,6 +46,7 @@ class Sweep(NamedTuple):
     scale: str
     base: Config  # the scale, with the keys that the file gives to every row; rows are compared with it
     rows: list[Row]
+    matches_flops: bool = False  # whether a row has optim.match=flops
     notes: tuple[str, ...] = ()  # printed under its table
 
     @property
@@ -91,8 +92,10 @@ def read_sweep(
         scale_keys = scale_level(scale)
     except InputError as error:
         raise InputError(*mistakes, *error.messages) from None
-    base, rows = _RowReader(path, scale_keys, seeds, sets or {}, mistakes).read_all(parameters)
-    return Sweep(content.get("name", path.stem), content.get("project", PROJECT), scale, base, rows)
+    reader = _RowReader(path, scale_keys, seeds, sets or {}, mistakes)
+    base, rows = reader.read_all(parameters)
+    name, project = content.get("name", path.stem), content.get("project", PROJECT)
+    return Sweep(name, project, scale, base, rows, reader.matches_flops)
 
 
 def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
@@ -159,6 +162,7 @@ class _RowReader:
     seeds: Sequence[str | int]
     sets: Mapping[str, str]  # the values of --set
     errors: list[str]  # grows
+    matches_flops: bool = False  # whether a row that was read has optim.match=flops
 
     def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[Row]]:
         """The base and the rows. Raises one InputError for the errors of all."""
@@ -176,6 +180,7 @@ class _RowReader:
                 written.append(" ".join(words))
         if not self.errors:
             self.errors += self._mixed(rows)
+        self.matches_flops = any(row.configs[0].optim.match == "flops" for row in rows)
         if base and not self.errors:
             # With optim.match=flops, with as many steps as the budget pays for; matched once for all seeds of a row.
             trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))

@@ -43,6 +43,7 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
         raise InputError(f"{what}: must run, but {how}; correct that, or leave the component out") from None
     finally:
         child.kill()
+        child.join()  # it writes nothing any more
         receiver.close()
     if messages:
         raise InputError(*messages)

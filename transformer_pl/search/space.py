@@ -84,6 +84,11 @@ class Search(BaseModel):
         scale, *changes, seed = self._levels(drawn)
         return trial_config([scale, *changes, seed]), {key: value for key, (value, _) in merge(changes).items()}
 
+    @property
+    def matches_flops(self) -> bool:
+        """Whether base has optim.match=flops."""
+        return resolve(self._levels({})).optim.match == "flops"
+
     def row_name(self, config: Config) -> str:
         """How the config of a trial differs from the base, for the name of its folder."""
         return describe_difference(config, self.base)

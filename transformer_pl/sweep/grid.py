@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.check.run import check_models
 from transformer_pl.config.levels import resolve, scale_level
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan, tested_by
@@ -21,6 +20,7 @@ from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import task_of
+from transformer_pl.train.rehearsal import check_all, check_match
 from transformer_pl.trials.runs_folder import finished_results
 
 SPREADS = {"demo": 0.7, "multi30k": 0.6}  # BLEU: `usual_spread` of the rows of Table 3 in sweeps/results
@@ -69,17 +69,22 @@ class GridCommand(SweepCommand):
         workers = None
         if options.launcher == "local":
             workers = self.workers([planned.config for planned in missing], len(missing))
+        configs = [row.configs[0] for row in sweep.rows]
         with self.console.status("checking the components"):
-            check_models((row.configs[0] for row in sweep.rows), options.runs)
+            rehearsals = check_all(configs, options.runs)
+        if sweep.matches_flops:
+            check_match((row.name, found.passes) for row, found in zip(sweep.rows, rehearsals, strict=True))
+        passes = {row: found.passes for row, found in enumerate(rehearsals)}
         lines: list[str] = []  # of datasets that are not prepared here; else `train` prepares them
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
-        plan = Plan(sweep, trials, estimate_costs(trials, finished_results(options.runs)))
+        plan = Plan(sweep, trials, estimate_costs(trials, finished_results(options.runs), passes))
         print_plan(plan, missing, self.console, workers.count if workers else 1)
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
         if options.plan and (found := difference_found(plan)):
             lines.append(found)
+        lines += dict.fromkeys(note for found in rehearsals for note in found.notes)
         for line in lines:
             say(self.console, line)
         return plan

@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.check.run import check_models
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.options import sweep_folder
@@ -26,6 +25,7 @@ from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
+from transformer_pl.train.rehearsal import check_all, check_match
 
 
 def run_search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
@@ -41,7 +41,10 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     folder, configs = command.folder, search.single_changes()
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
-    check_models(configs, options.runs)
+    rehearsals = check_all(configs, options.runs)
+    if search.matches_flops:
+        names = map(search.row_name, configs)
+        check_match((name, found.passes) for name, found in zip(names, rehearsals, strict=True))
     if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, search.run_cap):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())

@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from transformer_pl.check.run import check_model
 from transformer_pl.config.help import help_text
 from transformer_pl.config.levels import (
     DEFAULT_SCALE,
@@ -25,11 +26,12 @@ from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.task import open_corpus
-from transformer_pl.train.devices import join_world
+from transformer_pl.train.devices import is_first_rank, join_world
+from transformer_pl.train.rehearsal import check_match, rehearse
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
-from transformer_pl.trials.trial_run import TrialRun, identify
+from transformer_pl.trials.trial_run import Checked, TrialRun, identify
 
 EXAMPLES = """\
 examples:
@@ -62,13 +64,25 @@ def main(argv: list[str]) -> int:
             "its components has changed since; run the sweep again"
         )
     if options.rerun or run.trial.needs_training():
+        checked = _check(run)
+        if written.optim.match == "flops":
+            check_match([(row, checked.passes)])
         if not sys.modules.get("lightning"):  # not yet: that takes seconds
             print(f"{run.trial.folder}: importing torch", flush=True)
         from transformer_pl.train.one_trial import train_trial
 
-        if (code := train_trial(run, options.rerun)) is not None:
+        if (code := train_trial(run, options.rerun, checked)) is not None:
             return code
     return _report_ended(run)
+
+
+def _check(run: TrialRun) -> Checked:
+    """Check the components and rehearse the other parts: once, on the first rank. Raises an InputError."""
+    if not is_first_rank():
+        return Checked()
+    exempt = check_model(run.config.model, run.config.data.vocab_size, run.runs)
+    (rehearsal,) = rehearse([run.config], run.runs)
+    return Checked(exempt, rehearsal.passes)
 
 
 def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:

@@ -6,10 +6,12 @@ checkpoint holds, and before a validation that is due at the same step, which a 
 
 import math
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import lightning as L
@@ -59,8 +61,17 @@ class Checkpoints(L.Callback):
         """The checkpoint, and its step; None and 0 without one. Raises an InputError where it cannot be loaded."""
         if not self.file.exists():
             return None, 0
-        with reading(self.file, "remove it to train from the beginning"):
-            return self.file, torch.load(self.file, map_location="cpu", mmap=True, weights_only=True)["global_step"]
+        remedy = "remove it to train from the beginning"
+        with reading(self.file, remedy):
+            try:
+                saved = torch.load(self.file, map_location="cpu", mmap=True, weights_only=True)
+            except UnpicklingError as error:
+                kind = re.search(r"GLOBAL (\S+)", str(error))
+                rule = (
+                    "must hold tensors and Python's own values alone, as the state of callbacks, optimizer and schedule"
+                )
+                raise InputError(f"{self.file}: {rule}, but has {kind[1] if kind else error}; {remedy}") from None
+            return self.file, saved["global_step"]
 
     def averaged(self, step: int) -> dict[str, torch.Tensor] | None:
         """The mean of the weights of the last k validations up to a step, or of all if there were fewer; None if k = 1.
@@ -75,6 +86,10 @@ class Checkpoints(L.Callback):
             for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
                 total[name] = total[name] + value if name in total and value.is_floating_point() else value
         return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
+
+    def kept(self, step: int) -> dict[str, torch.Tensor]:
+        """The weights that were kept at a step."""
+        return torch.load(self._weights_at(step), map_location="cpu", weights_only=True)
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

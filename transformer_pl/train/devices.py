@@ -56,6 +56,11 @@ def join_world(trainer: Trainer) -> None:
         env.setdefault("MASTER_PORT", str(port))  # not that of another step
 
 
+def is_first_rank() -> bool:
+    """Whether this process trains alone or leads the others. To be asked after `join_world`."""
+    return RANKS_OF not in os.environ and os.environ.get("RANK", "0") == "0"
+
+
 def _number(variable: str) -> int:
     value = os.environ.get(variable, "")
     return max(1, int(value)) if value.isdecimal() else 1

@@ -18,7 +18,7 @@ from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
-from transformer_pl.model import Transformer
+from transformer_pl.model import Transformer, has_weights
 from transformer_pl.model.beam_search import CachedSteps, Hypothesis, beam_search
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import negative_log_likelihood
@@ -102,10 +102,11 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
                 f"{trial.folder.name} was trained with, but has changed since; {trial.sources} keeps the old code: "
                 "put it back, or train the trial again"
             )
-    return _load_model(config, prepared, trial)
+    result = trial.result()
+    return _load_model(config, prepared, trial, result["steps"] if result else config.steps)
 
 
-def _load_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
+def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) -> Transformer:
     set_up_gpu()  # a trial is translated as it was evaluated
     model = Transformer(sizes(config.model, len(prepared.tokenizer)))
     try:
@@ -113,22 +114,23 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer
     except RuntimeError as error:  # other names, or other shapes
         reason = str(error).splitlines()[0]
         raise InputError(f"{trial.folder / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
-    model.at_step(config.steps, config.steps)
+    model.at_step(steps, config.steps)  # its own last step: a callback may have ended the training early
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
 class Evaluation(NamedTuple):
     """What a trained model is worth."""
 
-    params: int
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
     score: str  # which of these the task compares rows by, such as bleu
     signature: str  # how that was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
 
 
-def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluation:
+def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
     """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
+
+    steps: for which it was trained.
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
@@ -136,16 +138,15 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
     every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
-    model = _load_model(config, prepared, trial)  # of the components that this process has imported
+    model = _load_model(config, prepared, trial, steps)  # of the components that this process has imported
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
     if not all(math.isfinite(nll.loss) for nll in likelihoods):
-        raise Diverged(config.steps)
-    with diverged_if_not_finite(config.steps):
+        raise Diverged(steps)
+    with diverged_if_not_finite(steps):
         translations = best_translations(
             *(model, every, prepared.tokenizer, config.decode, tokens),
             on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(every)}"),
         )
-    params = sum(p.numel() for p in model.parameters())
     first = len(splits[0].source)
     hypotheses = {"val": translations[:first], "test": translations[first:]}
     for name, nll in zip(sets, likelihoods, strict=True):
@@ -155,7 +156,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared) -> Evaluati
         trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
     lines = zip(*prepared.text("val"), hypotheses["val"], strict=True)
     examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
-    return Evaluation(params, metrics, task.measure.name, scores.signature, examples)
+    return Evaluation(metrics, task.measure.name, scores.signature, examples)
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:
@@ -172,7 +173,7 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
         maps.setdefault(site, []).append(attention.weights(Q, K, *mask_and_start, **named))
 
     for name, module in model.named_modules():
-        if callable(getattr(module, "weights", None)) and name.endswith("attention.attention"):
+        if name.endswith("attention.attention") and has_weights(module):
             site = "cross" if "cross" in name else name.partition(".")[0]
             hooks.append(module.register_forward_pre_hook(partial(record, site), with_kwargs=True))
     try:

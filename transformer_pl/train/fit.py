@@ -9,7 +9,7 @@ import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -20,6 +20,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.environment import RANKS_OF
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
 from transformer_pl.train.logger import TrialLogger
@@ -34,6 +35,7 @@ class Fitted(NamedTuple):
     """How a training ended."""
 
     steps: int  # fewer than the config's where a callback has stopped it early
+    params: int  # of the trained model: a callback may have made layers share weights
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
 
@@ -63,9 +65,18 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     finally:
         if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
             torch.distributed.destroy_process_group()
+    steps, averaged = trainer.global_step, checkpoints.averaged(trainer.global_step)
     if trainer.is_global_zero:
-        run.trial.save_weights(checkpoints.averaged(trainer.global_step) or weights)
-    return Fitted(trainer.global_step, checkpoints.earlier_s)
+        if averaged and not _same(weights, checkpoints.kept(steps)):
+            why = "which scores the mean of checkpoints from before; set decode.average=1"
+            rule = f"must not change the weights at the end of the training with decode.average = {checkpoints.average}"
+            raise InputError(f"trainer.callbacks: {rule}, {why}")
+        run.trial.save_weights(averaged or weights)
+    return Fitted(steps, sum(weight.numel() for weight in module.model.parameters()), checkpoints.earlier_s)
+
+
+def _same(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value.cpu(), others[name]) for name, value in weights.items())
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -104,7 +115,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         use_distributed_sampler=False,
         log_every_n_steps=config.trainer.log_every,  # for callbacks; the module decides when it logs
         enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),  # see train/checkpoint.py
-        enable_progress_bar=False,
+        enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),
         enable_model_summary=False,
     )
     # Several processes would ask each other at each part of a batch whether SIGTERM has come, and wait for their GPUs.
@@ -131,7 +142,7 @@ def reuse_weights(run: TrialRun, result: dict[str, Any], logger: TrialLogger) ->
     print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
     run.trial.link(result["folder"], WEIGHTS, "metrics.jsonl")
     logger.start(result["steps"])
-    return Fitted(result["steps"], 0.0)
+    return Fitted(result["steps"], result["params"], 0.0)
 
 
 def accelerator(config: Config) -> str:
@@ -178,7 +189,13 @@ def start_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     messages = (
-        *(".*LeafSpec.*", ".*srun.*", ".*does not have many workers.*", ".*GPU available but not used.*"),
+        *(
+            ".*WeightAveraging callback with a model that overrides.*",
+            ".*LeafSpec.*",
+            ".*srun.*",
+            ".*does not have many workers.*",
+            ".*GPU available but not used.*",
+        ),
         ".*smaller than the logging interval.*",
         ".*returned a view tensor.*",  # the code changes no keys or values in place
         ".*no current CUDA context.*",  # torch sets it where a backward pass begins with a product of matrices

@@ -45,6 +45,7 @@ class TransformerModule(L.LightningModule):
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
         self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
+        self._is_first_pass = True  # of a micro-batch: an optimizer may ask for several
         self._seconds = 0.0  # trained since the last log line, without validations
         self._clock = 0.0  # up to when they are counted
         self._compiled = False
@@ -77,8 +78,8 @@ class TransformerModule(L.LightningModule):
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
-        state = self.trainer.strategy.lightning_module_state_dict()
-        return {name.removeprefix("model."): value for name, value in state.items()}
+        state = self.trainer.strategy.lightning_module_state_dict()  # also that of a loss that is a module
+        return {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
 
     def log_now(self, metrics: dict[str, float]) -> None:
         """Give metrics of the last step to every logger, and to callbacks such as EarlyStopping."""
@@ -90,14 +91,19 @@ class TransformerModule(L.LightningModule):
     # end of an epoch, and its KeyboardInterrupt for Ctrl-C.
 
     @component_code()
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        self._is_first_pass = True
+        # Once a step, whatever its parts are. Without `_is_told` each step would search all modules.
+        if self._is_told and batch_idx % self.trainer.accumulate_grad_batches == 0:
+            self.model.at_step(self.trainer.global_step + 1, self.config.steps)
+
+    @component_code()
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss per target token of the global batch, with auxiliary losses (means) added.
 
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
-        if self._is_told:  # else each step would search all modules
-            self.model.at_step(self.trainer.global_step + 1, self.config.steps)
         states = self.model.states(batch.source, batch.target_in)
         loss = training_loss(self.loss, self.model.embedding, states, batch.target_out)
         step = self.trainer.global_step + 1
@@ -105,7 +111,9 @@ class TransformerModule(L.LightningModule):
         self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
         tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
-        self._trained += torch.stack([one.detach().float() for one in sums])
+        if self._is_first_pass:
+            self._trained += torch.stack([one.detach().float() for one in sums])
+            self._is_first_pass = False
         loss = loss + sum(sums[2:])
         return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
@@ -148,8 +156,9 @@ class TransformerModule(L.LightningModule):
         """Log, and step the schedule.
 
         Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
+        Raises Diverged where the schedule has no rate for the next step.
         """
-        lr, *_ = scheduler.get_last_lr()  # of the step that has ended, and of the first group of parameters
+        rates = _rates(scheduler)  # of the step that has ended
         scheduler.step()
         logs = self.trainer.global_step % self.config.trainer.log_every == 0
         loss, tokens, *others = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
@@ -160,8 +169,16 @@ class TransformerModule(L.LightningModule):
                 self.stop_if_diverged()
             auxiliary = {f"train/aux.{name}": sum_ / tokens for name, sum_ in zip(self._auxiliary, others, strict=True)}
             rate = tokens / self._seconds
-            self.log_now({"train/loss": loss / tokens, "lr": float(lr), "tokens_per_s": rate} | auxiliary)
+            self.log_now({"train/loss": loss / tokens, **rates, "tokens_per_s": rate} | auxiliary)
             self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
+        if not all(0 <= rate < math.inf for rate in _rates(scheduler).values()):
+            raise Diverged(self.trainer.global_step + 1)
+
+    def on_train_epoch_end(self) -> None:
+        """The whole training is one epoch: Lightning would begin empty ones for ever."""
+        if self.trainer.global_step < self.trainer.max_steps and not self.trainer.should_stop:
+            step, why = self.trainer.global_step, "a callback may have changed trainer.accumulate_grad_batches"
+            raise RuntimeError(f"the batches end at step {step} of {self.trainer.max_steps}: {why}; leave it out")
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
@@ -206,6 +223,8 @@ class TransformerModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer and its schedule, Section 5.3."""
         optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model)
+        if not all(0 <= rate < math.inf for rate in _rates(schedule).values()):
+            raise Diverged(1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -215,3 +234,8 @@ class TransformerModule(L.LightningModule):
 
     def _sum_over_ranks(self, sums: Tensor) -> list[float]:
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+
+
+def _rates(scheduler: torch.optim.lr_scheduler.LambdaLR) -> dict[str, float]:
+    """The learning rate of each group of parameters, as they are logged: `lr`, `lr.1`, `lr.2`."""
+    return {f"lr.{group}" if group else "lr": float(rate) for group, rate in enumerate(scheduler.get_last_lr())}

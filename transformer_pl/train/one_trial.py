@@ -10,9 +10,7 @@ from typing import Any
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
-from transformer_pl.check.run import check_model
-from transformer_pl.check.training import check_training
-from transformer_pl.config import replaced
+from transformer_pl.config import Component, replaced
 from transformer_pl.config.component_sources import keep_sources
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
@@ -29,12 +27,12 @@ from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.flops import training_costs
 from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.metrics import Diverged
-from transformer_pl.trials.trial_run import TrialRun
+from transformer_pl.trials.trial_run import Checked, TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 
 
-def train_trial(run: TrialRun, rerun: bool) -> int | None:
+def train_trial(run: TrialRun, rerun: bool, checked: Checked) -> int | None:
     """Train and evaluate a trial, record how it ended, and return the exit code.
 
     None: another process has ended it meanwhile.
@@ -51,7 +49,7 @@ def train_trial(run: TrialRun, rerun: bool) -> int | None:
         if not rerun and not trial.needs_training():  # another process had it until now
             return None
         with logged(trial.log):
-            return _train_and_record(run, prepared, rerun)
+            return _train_and_record(run, prepared, rerun, checked)
 
 
 def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
@@ -64,7 +62,7 @@ def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
     return 0
 
 
-def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
+def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> int:
     """Train and evaluate a trial that this process has the lock of, record how it ended, and return the exit code."""
     trial = run.trial
     try:
@@ -72,7 +70,7 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
             trial.clear()
         trial.set_status("running")
         with component_code():
-            result = _train_and_evaluate(run, prepared, rerun)
+            result = train_and_evaluate(run, prepared, rerun, checked)
     except Stopped:
         with suppress(OSError):  # a full disk must not change the exit code
             trial.set_status("stopped")
@@ -100,16 +98,14 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
     return 0
 
 
-def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[str, Any]:
+def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> dict[str, Any]:
     """Train or reuse weights, evaluate them, write and return the result."""
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
-    check_training([config])
-    exempt = check_model(config.model, config.data.vocab_size, run.runs)
     earlier = fit.trained_elsewhere(run, rerun)
     with trial_logger(run) as (logger, wandb):
-        steps, earlier_s = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
-        evaluation = evaluate_trial(config, trial, prepared)
+        fitted = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
+        steps, evaluation = fitted.steps, evaluate_trial(config, trial, prepared, fitted.steps)
         metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
         lines = trial.metrics()
         if sampled := [line[sample] for line in lines if sample in line]:
@@ -132,13 +128,13 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
             "metrics": metrics,
             "score": evaluation.score,
             "signature": evaluation.signature,
-            "params": evaluation.params,
+            "params": fitted.params,
             "steps": steps,
             "stopped_early": steps < config.steps,
-            "flops": cost.flops * (steps / config.steps),
+            "flops": cost.flops * checked.passes * (steps / config.steps),
             "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
-            "wall_s": round(earlier_s + time.perf_counter() - started, 1),
-            "exempt": exempt,
+            "wall_s": round(fitted.earlier_s + time.perf_counter() - started, 1),
+            "exempt": checked.exempt,
             "convergence": converged and converged._asdict(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
@@ -151,7 +147,9 @@ def _train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool) -> dict[
 def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
     config, trial = run.config, run.trial
-    keep_sources(replaced(config).values(), trial.sources)
+    keep_sources(
+        [*replaced(config).values(), *config.trainer.callbacks, Component(path=config.data.task)], trial.sources
+    )
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
     packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES

@@ -26,13 +26,15 @@ def perplexity(loss: float) -> float:
 
 
 class Diverged(Exception):
-    """The training diverged at this step: its loss, the weights after it, or their outputs are not finite.
+    """The training diverged at this step: its loss, the weights after it, or their outputs are not finite, or there is
+    no learning rate for it.
 
     That is the trial's result. It is not trained further.
     """
 
     def __init__(self, step: int):
-        super().__init__(f"diverged at step {step}: the loss, the weights or the outputs are not finite")
+        finite = "the loss, the weights, the outputs or the learning rate are not finite, or the rate is negative"
+        super().__init__(f"diverged at step {step}: {finite}")
         self.step = step
 
 

@@ -1,10 +1,10 @@
 """One trial that a command trains: its config, its identity, and where it lies on disk."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_pl.config import Component, Config, Data, effective_sizes, replaced, without_section
 from transformer_pl.config.component_sources import source_digests, task_digest
@@ -31,6 +31,13 @@ def identify(
     components |= {callback.path: callback for callback in identity_callbacks(config)}
     its = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
+
+
+class Checked(NamedTuple):
+    """What the checks before a training have found."""
+
+    exempt: Mapping[str, Mapping[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
+    passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""The rehearsal: a row's own training, made small, from its text to its score, before anything starts.
+
+A part around the model that is not the core's (a callback, a logger, an optimizer, a schedule, a loss, a tokenizer, a
+task) meets everything that it will meet: training, validation, a checkpoint, another process that continues, averaging,
+evaluation, decoding, scoring. What fails here would fail, or be wrong without a word, after hours. The stages run in
+child processes (`stages.py`): one trains to the end, a second one is stopped half-way, and a third one continues, which
+must come to the same weights and scores.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_pl.check.run import check_models
+from transformer_pl.config import Component, Config, replaced, without_section
+from transformer_pl.config.components import BEFORE_OPTIONS, is_core
+from transformer_pl.config.option_files import file_digests
+from transformer_pl.runtime.environment import RANKS_OF, project_version
+from transformer_pl.runtime.errors import InputError, collect_errors
+from transformer_pl.runtime.files import read_json, write_json
+from transformer_pl.runtime.isolated import isolated
+from transformer_pl.trials.identity import identity_callbacks
+from transformer_pl.trials.trial_run import code_digests
+
+REVISION = 1  # raised when the rehearsal becomes stricter: then every part is rehearsed again
+
+
+class Rehearsal(NamedTuple):
+    """What a rehearsal has found. It raises an InputError for all that is wrong."""
+
+    passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
+    notes: Sequence[str] = ()  # what a plan says of the parts
+
+
+def own_parts(config: Config) -> dict[str, Component]:
+    """The parts around the model that are not the core's, by a name that begins with their key."""
+    parts = {key: part for key, part in replaced(config).items() if not key.startswith("model.")}
+    parts |= {"data.task": Component(path=config.data.task)}
+    parts |= {f"trainer.callbacks[{i}]": part for i, part in enumerate(config.trainer.callbacks)}
+    parts |= {f"trainer.loggers[{i}]": part for i, part in enumerate(config.trainer.loggers)}
+    return {key: part for key, part in parts.items() if not is_core(part.path)}
+
+
+def rehearse(configs: Iterable[Config], runs: Path) -> list[Rehearsal]:
+    """Rehearse each of these configs that has own parts; those with the same parts share one rehearsal.
+
+    What passed is kept in `runs/checks`. Raises one InputError for all that is wrong.
+    """
+    digests, first = list[str](), dict[str, Config]()
+    for config in configs:
+        digests.append(_digest(config) if own_parts(config) else "")
+        if digests[-1]:
+            first.setdefault(digests[-1], config)
+    found = collect_errors(lambda digest: _kept_or_made(first[digest], runs, digest), first)
+    return [found.get(digest, Rehearsal()) for digest in digests]
+
+
+def check_all(configs: Sequence[Config], runs: Path) -> list[Rehearsal]:
+    """Check the components of these configs and rehearse their other parts. Raises one InputError for all."""
+    checks: list[Callable[[], Any]] = [lambda: check_models(configs, runs), lambda: rehearse(configs, runs)]
+    return list(collect_errors(lambda check: check(), checks).values())[1]
+
+
+def check_match(passes: Iterable[tuple[str, float]]) -> None:
+    """Raise an InputError for rows whose FLOPs optim.match=flops cannot match, as it counts one pass for each batch.
+
+    passes: by the name of each row.
+    """
+    rule = "must compute one pass of the model for each batch with optim.match=flops, which counts no more"
+    wrong = [f"row `{name}`: {rule}, but computes {found:g}; leave it out" for name, found in passes if found != 1]
+    if wrong:
+        raise InputError(*wrong)
+
+
+def _kept_or_made(config: Config, runs: Path, digest: str) -> Rehearsal:
+    path = runs / "checks" / f"{digest}.json"
+    if passed := read_json(path):
+        return Rehearsal(**passed)
+    if parent_process() or RANKS_OF in os.environ:  # whatever has started this process has rehearsed it
+        return Rehearsal()
+    made = _rehearse(config, runs)
+    with suppress(OSError):  # it is rehearsed again where nothing can be written
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, made._asdict())
+    return made
+
+
+def _rehearse(config: Config, runs: Path) -> Rehearsal:
+    names = ", ".join(f"{key.partition('[')[0]} = {part.path}" for key, part in own_parts(config).items())
+    place: Path | None = runs / "checks"
+    try:
+        runs.joinpath("checks").mkdir(parents=True, exist_ok=True)
+    except OSError:
+        place = None  # that of temporary files
+    with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=place) as folder:
+        config, found = _stage(names, "whole", config, runs, Path(folder))
+        if (steps := found.pop("steps")) > 1:
+            _stage(names, "stopped", config, Path(folder), 1 + steps // 2)
+            _stage(f"{names}: a training that is stopped and continues", "continued", config, Path(folder))
+        if identity_callbacks(config) and _stage(names, "idle", config, Path(folder)):
+            remedy = "write in_identity: false beside the options of one that only watches"
+            found["notes"] = [*found["notes"], f"{names}: changed nothing in the rehearsal; {remedy}"]
+        return Rehearsal(**found)
+
+
+def _stage(what: str, name: str, *arguments: Any) -> Any:
+    """Call a function of `stages.py` in a child process. Each message of its InputError names a part."""
+    try:
+        return isolated(what, _in_child, name, *arguments)
+    except InputError as error:
+        named = [one if " = " in one.partition(":")[0] else f"{what}: {one}" for one in error.messages]
+        raise InputError(*named) from None
+
+
+def _in_child(name: str, *arguments: Any) -> Any:
+    from transformer_pl.train import stages  # imports torch
+
+    return getattr(stages, name)(*arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _digest(config: Config) -> str:
+    """What a rehearsal depends on, as 12 hexadecimal digits: the parts, their code and files, what they meet."""
+    parts, trainer = own_parts(config), config.trainer
+    components = {without_section(key) if "[" not in key else part.path: part for key, part in parts.items()}
+    inputs: dict[str, Any] = {
+        "parts": {key: part.model_dump() for key, part in parts.items()},
+        "code": code_digests(tuple(components.items()), config.data),
+        "files": {
+            key: file_digests(part, BEFORE_OPTIONS[key.partition(".")[0]])
+            for key, part in parts.items()
+            if key != "data.task"
+        },
+        "data": config.data.model_dump(),
+        "average": config.decode.average > 1,
+        "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0, trainer.tokenised_bleu],
+        "versions": [REVISION, project_version(), *_versions(["torch", "lightning"])],
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _versions(packages: Iterable[str]) -> list[str]:
+    return [importlib.metadata.version(package) for package in packages]

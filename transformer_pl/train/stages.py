@@ -1,0 +1,362 @@
+"""What the children of a rehearsal do: a small dataset, the laws that each kind of part must keep, small trainings."""
+
+import io
+import itertools
+import math
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.config import PAD, UNK, Callback, Config, not_papers, sizes
+from transformer_pl.config.components import build, is_core
+from transformer_pl.data import synthetic
+from transformer_pl.data.batches import Batch
+from transformer_pl.data.prepare import fingerprint_id, learn_tokenizer, write_tokens
+from transformer_pl.data.prepared import SIDES, Prepared
+from transformer_pl.data.selection import used_pairs
+from transformer_pl.data.tokenizer import FIXED, Tokenizer
+from transformer_pl.data.tokens import Tokens, evenly_spaced
+from transformer_pl.model.loss import training_loss
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import Stopped
+from transformer_pl.task import EVALUATION, Corpus, Pair, checked_scores, open_corpus
+from transformer_pl.train import fit
+from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.one_trial import train_and_evaluate
+from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.metrics import Diverged
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_run import Checked, TrialRun
+
+STEPS = 20
+SENTENCES = {"train": 24, "val": 8, "test": 8}
+MERGES = 40  # of a vocabulary that is learned from so few sentences
+TRIED = 1000  # steps at which the rate of a schedule is read
+MUCH_SLOWER = 1e-3  # times the rate, at which a loss with finite gradients does not diverge
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The stages, each in a process of its own
+
+
+def whole(config: Config, runs: Path, folder: Path) -> tuple[Config, dict[str, Any]]:
+    """Write the small dataset, check the laws, train to the end. Returns the small config, and what was found."""
+    prepared = _write_dataset(config, runs, folder)
+    if not is_core(config.optim.schedule.path):
+        _check_schedule(config, len(prepared.tokenizer))
+    config = small(config, prepared)
+    with suppress(Diverged):
+        return config, _found(_train(config, folder, "whole"))
+    # A warm-up of few steps has a high rate: that it diverges says little, unless it does at any rate.
+    _trial(folder, "whole").clear()
+    slower = config.optim.model_copy(update={"lr_scale": config.optim.lr_scale * MUCH_SLOWER})
+    config = config.model_copy(update={"optim": slower})
+    try:
+        return config, _found(_train(config, folder, "whole"))
+    except Diverged as error:
+        raise InputError(f"the training must have finite losses and gradients, but has {error}") from None
+
+
+def stopped(config: Config, folder: Path, step: int) -> None:
+    """Train until a signal stops it in a step."""
+    with suppress(Stopped):
+        _train(config, folder, "stopped", stop_at=step)
+
+
+def continued(config: Config, folder: Path) -> None:
+    """Train to the end what was stopped, and compare. Raises an InputError where it is another training."""
+    _train(config, folder, "stopped")
+    if unequal := _unequal(folder, "whole", "stopped"):
+        raise InputError(
+            f"must come to the same end as one that is not stopped, but differs in {', '.join(unequal[:3])}: some "
+            "state is neither saved (state_dict, load_state_dict, a buffer) nor a function of the step; save it"
+        )
+
+
+def idle(config: Config, folder: Path) -> bool:
+    """Whether the callbacks have changed nothing of the training: without them it comes to the same end."""
+    trainer = config.trainer.model_copy(update={"callbacks": ()})
+    _train(config.model_copy(update={"trainer": trainer}), folder, "alone")
+    return not _unequal(folder, "whole", "alone")
+
+
+def _unequal(folder: Path, *names: str) -> list[str]:
+    """In which weights, and in what else of their results, two trainings differ."""
+    one, other = (_trial(folder, name) for name in names)
+    others, results = other.weights(), [trial.result() or {} for trial in (one, other)]
+    unequal = [name for name, weight in one.weights().items() if not torch.equal(weight, others[name])]
+    return unequal + [key for key in ("steps", "metrics") if results[0][key] != results[1][key]]
+
+
+def small(config: Config, prepared: Prepared) -> Config:
+    """The config with one layer a stack and STEPS steps on the prepared sentences; as much else as a CPU allows."""
+
+    def share(steps: int) -> int:
+        return max(1, round(steps * STEPS / config.steps))
+
+    optim, trainer, split = config.optim, config.trainer, prepared.split("train")
+    keys: dict[str, dict[str, Any]] = {
+        "model": {"N": 1, "N_encoder": None, "N_decoder": None, "depth": 1.0},
+        "optim": {"max_steps": STEPS, "duration": 1.0, "match": "steps", "warmup": min(STEPS, share(optim.warmup))},
+        "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},
+        "decode": {"average": min(config.decode.average, 3)},
+        "trainer": {
+            **{"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "compile": "off", "threads": 1},
+            "precision": "32-true" if trainer.precision == "16-mixed" else trainer.precision,
+            "val_every": min(STEPS, max(4, share(trainer.val_every))),
+            "log_every": share(trainer.log_every),
+            "callbacks": tuple(_without(one, "dirpath") for one in trainer.callbacks),
+            "loggers": tuple(_without(one, "save_dir") for one in trainer.loggers),
+        },
+    }
+    longest = int(split.longer.max())
+    keys["data"] |= {key: max(getattr(config.data, key), longest) for key in ("max_length", "batch_tokens")}
+    return config.model_copy(update={s: getattr(config, s).model_copy(update=update) for s, update in keys.items()})
+
+
+def _without(plugin: Any, option: str) -> Any:
+    """A callback or logger that writes to the trial's folder, wherever it would write otherwise."""
+    return plugin.model_copy(update={"options": {k: v for k, v in plugin.options.items() if k != option}})
+
+
+def _trial(folder: Path, name: str) -> Trial:
+    return Trial(folder / name / "trials" / "rehearsal")
+
+
+def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) -> dict[str, Any]:
+    """Train and evaluate as any trial, from a checkpoint where one was stopped. Returns the result."""
+    os.environ["WANDB_MODE"] = "disabled"
+    fit.start_libraries()
+    trial = _trial(folder, name)
+    trial.make()
+    observer = Callback(path=f"{__name__}.Observer", options={} if stop_at is None else {"stop_at": stop_at})
+    callbacks = (*config.trainer.callbacks, observer)
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})
+    identity = Identity({"rehearsal": name})
+    run = TrialRun(config, folder / name, "rehearsal", "base", Corpus({}, "", lambda _: iter(())), identity, trial)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        return train_and_evaluate(run, Prepared(folder / "data"), rerun=False, checked=Checked())
+
+
+def _found(result: dict[str, Any]) -> dict[str, Any]:
+    return {"steps": result["steps"], "passes": Observer.passes, "notes": Observer.notes}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The dataset
+
+
+def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
+    """Few sentences of the row's own text, as its tokenizer gives them."""
+    data, corpus = config.data, open_corpus(config.data)
+    prepared = Prepared(runs / "data" / fingerprint_id(data, corpus))
+    pairs = {name: _few_pairs(name, count, config, corpus, prepared) for name, count in SENTENCES.items()}
+    if prepared.is_counted():
+        tokenizer, model = prepared.tokenizer, (prepared.folder / "tokenizer.model").read_bytes()
+    else:
+        tokenizer, model = _learned_tokenizer(config, pairs["train"])
+    if not is_core(data.tokenizer.path):
+        _check_tokenizer(tokenizer, list(itertools.chain.from_iterable(pairs.values())))
+    place, few = folder / "data", Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
+    place.mkdir()
+    data = data.model_copy(update={"vocab_size": len(tokenizer), "train_pairs": None})
+    write_tokens(place, data, few, tokenizer, model, {name: {"pairs": len(few)} for name, few in pairs.items()})
+    for name in EVALUATION:
+        _check_scores([target for _, target in pairs[name]], config)
+    return Prepared(place)
+
+
+def _few_pairs(name: str, count: int, config: Config, corpus: Corpus, prepared: Prepared) -> list[Pair]:
+    """Sentences of a split: of the text if it can be read here, else of the prepared tokens, else embedded ones."""
+    if corpus.is_local:
+        return list(itertools.islice(used_pairs(name, corpus, config.data), count))
+    if not prepared.is_counted():
+        return synthetic.pairs(name)[:count]
+    split = prepared.split(name)
+    chosen = evenly_spaced(len(split.source), count)
+    source, target = (prepared.tokenizer.decode(_rows(side.take(chosen))) for side in split)
+    return list(zip(source, target, strict=True))
+
+
+def _learned_tokenizer(config: Config, pairs: list[Pair]) -> tuple[Tokenizer, bytes]:
+    """The row's own tokenizer and vocabulary; of one that has to be learned as much as so few sentences hold."""
+    with suppress(InputError):
+        return learn_tokenizer(config.data, lambda: pairs)
+    characters = set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs)))
+    return learn_tokenizer(
+        config.data.model_copy(update={"vocab_size": FIXED + len(characters) + MERGES}), lambda: pairs
+    )
+
+
+def _rows(tokens: Tokens) -> list[list[int]]:
+    """The tokens of each sentence."""
+    return [tokens[i].tolist() for i in range(len(tokens))]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The laws
+
+
+def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
+    """Every sentence becomes tokens, whole, whatever stands beside it, and text again."""
+    if not all(isinstance(token, str) for token in tokenizer.vocabulary()):
+        raise tokenizer.wrong("vocabulary", "give a text for each token")
+    if len(tokenizer.vocabulary()) != len(tokenizer):
+        raise tokenizer.wrong("vocabulary", f"give {len(tokenizer)} tokens, but gives {len(tokenizer.vocabulary())}")
+    for side, sentences in zip(SIDES, map(list, zip(*pairs, strict=True)), strict=True):
+        sentences = [sentence for sentence in sentences if sentence.strip()]
+        tokens = _rows(tokenizer.encode(sentences, side))
+        if empty := [sentence for sentence, row in zip(sentences, tokens, strict=True) if not row]:
+            raise tokenizer.wrong("to_ids", f"give tokens of every sentence, but gives none of {empty[0]!r}")
+        if all(token == UNK for row in tokens for token in row):
+            raise tokenizer.wrong("to_ids", "know some of the tokens, but gives the unknown one alone")
+        for sentence, row in zip(sentences, tokens, strict=True):
+            if _rows(tokenizer.encode([sentence], side)) != [row]:
+                raise tokenizer.wrong("to_ids", f"give {sentence!r} the same tokens alone as among other sentences")
+        long, shorter = _rows(tokenizer.encode([" ".join(sentences), " ".join(sentences[:-1])], side))
+        if long == shorter:
+            raise tokenizer.wrong("to_ids", f"give all tokens of a sentence, but of a long one it gives {len(long)}")
+        texts = tokenizer.decode(tokens)
+        if blank := [sentence for sentence, text in zip(sentences, texts, strict=True) if not text.strip()]:
+            raise tokenizer.wrong("to_texts", f"give the text of its tokens, but gives a blank one for {blank[0]!r}")
+
+
+def _check_scores(references: list[str], config: Config) -> None:
+    """The last number of a line depends on its reference alone, as statistics are told."""
+    right, wrong = (checked_scores(lines, references, config) for lines in (references, references[::-1]))
+    if [row[-1] for row in right.statistics] != [row[-1] for row in wrong.statistics]:
+        law = "the last number that score gives for a line must depend on its reference alone, but does not; fix it"
+        raise InputError(f"data.task = {config.data.task}: {law}")
+
+
+def _check_schedule(config: Config, vocab_size: int) -> None:
+    """The rate is finite and not negative, at TRIED steps of the row's own training."""
+    optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
+    schedule = build(optim.schedule, sizes(config.model, vocab_size), optim)
+    for done in evenly_spaced(config.steps, TRIED):
+        rate = schedule(done + 1)
+        if not 0 <= float(rate) < math.inf:
+            law = f"must give a finite rate of at least 0 for each step, but gives {rate} for step {done + 1}"
+            raise InputError(f"optim.schedule = {optim.schedule.path}: {law}; fix it")
+
+
+def _check_loss(module: TransformerModule, batch: Batch) -> None:
+    """The loss is a sum over tokens, without padding, and changes nothing that it is given."""
+    optim, embedding, target = module.optim, module.model.embedding, batch.target_out
+
+    def broken(law: str) -> InputError:
+        return InputError(f"optim.loss = {optim.loss.path}: {law}; fix it")
+
+    loss = build(optim.loss, module.sizes, optim)
+    if isinstance(loss, nn.Module) and any(weight.requires_grad for weight in loss.parameters()):
+        raise broken("must have no weights, because the optimizer trains those of the model alone")
+    with torch.random.fork_rng(devices=[]):
+        states, given = module.model.states(batch.source, batch.target_in), target.clone()
+        value = training_loss(loss, embedding, states, given)
+        if not isinstance(value, Tensor) or value.shape != () or not value.isfinite():
+            raise broken(f"must return one finite number, but returns {value}")
+        if not torch.equal(given, target):
+            raise broken("must not change its target, but does")
+        if not value.requires_grad:
+            raise broken("must have a gradient, but has none")
+        moved = states.detach().clone()
+        moved[target == PAD] += 1
+        if not torch.allclose(training_loss(loss, embedding, moved, target), value, rtol=1e-4):
+            raise broken(f"must leave out padding (target {PAD}), but changes with the logits at it")
+        parts = [training_loss(loss, embedding, x, y) for x, y in zip(states.split(1), target.split(1), strict=True)]
+        if not torch.allclose(torch.stack(parts).sum(), value, rtol=1e-3):
+            raise broken("must be a sum over tokens, but differs from the sum over single sentences")
+
+
+class Observer(L.Callback):
+    """Watches a training: how often the model is called, and what the optimizer reads and changes.
+
+    stop_at: the step in which it sends a signal to stop.
+    """
+
+    passes = 1.0  # of the model for each micro-batch, in the last training of this process
+    notes: list[str] = []
+
+    def __init__(self, stop_at: int | None = None):
+        self.stop_at, self.forward, self.backward = stop_at, 0, 0
+        self.learning: set[str] = set()  # the names of weights whose gradient was not zero
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        model: Any = module.get_submodule("model")
+        states, self.first_step = model.states, trainer.global_step
+        self.before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+        def counted(source: Tensor, target: Tensor) -> Tensor:
+            self.forward += module.training and torch.is_grad_enabled()
+            return states(source, target)
+
+        model.states = counted
+        optimizer = trainer.optimizers[0]
+        optimizer.param_groups[:] = map(_Group, optimizer.param_groups)
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
+        if trainer.global_step + 1 == self.stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if batch_idx == 0 and not is_core(module.optim.loss.path):
+            _check_loss(module, batch)
+            self.forward = 0  # of the training itself
+
+    def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Tensor) -> None:
+        self.backward += 1
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        gradients = {name: weight.grad for name, weight in module.get_submodule("model").named_parameters()}
+        self.learning |= {name for name, gradient in gradients.items() if gradient is not None and gradient.any()}
+
+    def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
+        batches = (trainer.global_step - self.first_step) * trainer.accumulate_grad_batches
+        if not batches:
+            return
+        Observer.passes, backward = round(self.forward / batches, 2), self.backward / batches
+        if backward > 1 and trainer.accumulate_grad_batches > 1:
+            why = f"its optimizer computes {backward:g} gradients of each part; set it to 1"
+            raise InputError(f"trainer.accumulate = {trainer.accumulate_grad_batches}: must be 1, because {why}")
+        if "optimizer" in not_papers(module.optim):
+            self._check_optimizer(trainer.optimizers[0], module)
+
+    def _check_optimizer(self, optimizer: torch.optim.Optimizer, module: Any) -> None:
+        """It trains every weight that has a gradient, and reads what its groups say."""
+        name = f"optim.optimizer = {module.optim.optimizer.path}"
+        weights = dict(module.model.named_parameters())
+        grouped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        left_out = [key for key, weight in weights.items() if weight.requires_grad and id(weight) not in grouped]
+        still = [key for key in self.learning if torch.equal(weights[key], self.before[key])]
+        for lost in (left_out, sorted(still)):
+            if lost:
+                remedy = "to keep it as it is, set its requires_grad to False"
+                raise InputError(f"{name}: must train every weight, but {lost[0]} has not changed; {remedy}")
+        known = {*optimizer.defaults, "params", "param_names", "initial_lr", "name"}
+        for number, group in enumerate(optimizer.param_groups):
+            if unread := [key for key in group if key not in known and key not in getattr(group, "read", ())]:
+                raise InputError(f"{name}: {unread[0]} of group {number} must be read by it, but is not; leave it out")
+            if (factor := group["initial_lr"]) != 1:
+                rate = f"the lr of group {number} is a factor: its rate is {factor:g} times that of the schedule"
+                Observer.notes = [*Observer.notes, f"{name}: {rate}"]
+
+
+class _Group(dict):
+    """A group of parameters that knows which of its keys were read."""
+
+    def __init__(self, group: dict[str, Any]):
+        super().__init__(group)
+        self.read: set[Any] = set()
+
+    def __getitem__(self, key: Any) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
