@@ -37,6 +37,12 @@ class Excused(FeedForward):
     exempt = {"bfloat16_is_close": "it needs more digits"}
 
 
+class Frozen(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.W_1.weight.requires_grad = False
+
+
 class NotANumber(FeedForward):
     def forward(self, x):
         return super().forward(x) * float("nan")
@@ -107,6 +113,15 @@ def test_an_exception_is_shown_with_its_reason(check, capsys):
     assert check("stranger.Temperature", "model.ffn=stranger.Excused") == 0
     printed = capsys.readouterr().out
     assert states(printed)["bfloat16_is_close"] == "exempt" and "it needs more digits" in printed
+
+
+def test_frozen_weights_are_counted_and_break_nothing(check, capsys):
+    assert check("stranger.Frozen", "model.d_model=64", "model.d_ff=128") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("frozen")]
+    assert [("encoder.0.ffn.W_1.weight" in line, "decoder.0.ffn.W_1.weight" in line) for line in lines] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_what_is_not_measured_is_not_said_to_hold(check, capsys):

@@ -58,6 +58,19 @@ class Flat(SharedEmbedding):
         return super().embed(ids, site).flatten(1)
 
 
+class AuxiliaryOfLogits(SharedEmbedding):
+    auxiliary = {}
+
+    def embed(self, ids, site):
+        self.auxiliary = {"spread": self.weight.std()}
+        return super().embed(ids, site)
+
+    def logits(self, x):
+        logits = super().logits(x)
+        self.auxiliary = {"spread": logits.std()}
+        return logits
+
+
 class NoConstructor(nn.Module):
     def forward(self, x):
         return x
@@ -90,6 +103,7 @@ class NoForward(nn.Module):
         ("attention.GivesTheCoreTooFewKeys", 33),
         ("embedding.NoLogits", None),
         ("embedding.Flat", None),
+        ("embedding.AuxiliaryOfLogits", None),
         ("ffn.NoConstructor", None),
         ("attention.NoStart", None),
         ("residual.NoFinalNorm", None),
@@ -120,6 +134,14 @@ class OfALargeVocabulary(SharedEmbedding):
         return self.softmax.log_prob(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
 
 
+class AuxiliaryOfEmbed(SharedEmbedding):
+    auxiliary = {}
+
+    def embed(self, ids, site):
+        self.auxiliary = {"spread": self.weight.std()}
+        return super().embed(ids, site)
+
+
 class OtherNames(ScaledDotProductAttention):
     def forward(self, queries, *others):
         return super().forward(queries, *others)
@@ -131,7 +153,10 @@ class Asks(ScaledDotProductAttention):
 """
 
 
-@pytest.mark.parametrize("name", ["embedding.OfALargeVocabulary", "attention.OtherNames", "attention.Asks"])
+STRANGE_ONES = ["embedding.OfALargeVocabulary", "embedding.AuxiliaryOfEmbed", "attention.OtherNames", "attention.Asks"]
+
+
+@pytest.mark.parametrize("name", STRANGE_ONES)
 def test_a_strange_component_that_runs_is_counted(module, name):
     """One that needs the vocabulary's real size, one whose arguments have other names, one that reads values."""
     module(STRANGE)

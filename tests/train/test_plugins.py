@@ -41,6 +41,18 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
     assert re.search(r"\b4\b.*\b20\b", capsys.readouterr().out)
 
 
+def test_what_a_callback_logs_is_shown_and_takes_the_place_of_nothing(tmp_path):
+    """Also under names that a line has itself, and under those of the final evaluation."""
+    code, trial = tiny_trials.train(tmp_path / "runs", {"trainer.callbacks": "stopping_callback.Logs"})
+    lines, result = trial.metrics(), trial.result()
+    own = [line for line in lines if "mine" in line]
+    assert code == 0 and [line["mine"] for line in own] == [1.0, 2.0, 3.0, 4.0] and len(lines) > len(own)
+    assert [line["step"] for line in own] == [1, 2, 3, 4] and "epoch" not in own[0]
+    assert [line["kind"] for line in lines if "val/loss" in line] == ["validation", "validation", "final"]
+    assert [line["kind"] for line in lines if line.get("val/bleu") == -1] == ["validation"] * 4
+    assert result["metrics"]["val/bleu"] >= 0 and result["convergence"]["validations"] > 0
+
+
 def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopped(tmp_path):
     failed = tmp_path / "failed"
     stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed), "of": 30}}

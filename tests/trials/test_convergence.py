@@ -109,7 +109,7 @@ def test_it_is_not_known_without_validations_late_in_the_training(losses):
 def test_only_validations_during_the_training_count():
     """The final evaluation is of other weights where checkpoints are averaged."""
     curve = lines([4, 3, 2.5, 2.2, 2.1])
-    others = [{"step": STEPS, "val/loss": 1.0, "val/bleu": 30.0}, {"step": STEPS, "train/loss": 1.0}]
+    others = [{"step": STEPS, "kind": "final", "val/loss": 1.0}, {"step": STEPS, "kind": "train", "train/loss": 1.0}]
     others += [{"step": STEPS, "kind": "validation", "val/bleu_sample": 3.0}]
     assert convergence([*curve, *others], STEPS) == convergence(curve, STEPS)
 

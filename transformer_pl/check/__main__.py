@@ -8,7 +8,7 @@ import argparse
 import inspect
 from typing import Any
 
-from transformer_pl.check.run import CAUSES, exempt, measured_properties
+from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
 from transformer_pl.config import SLOTS, not_papers
 from transformer_pl.config.components import check_components, component_names, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
@@ -46,6 +46,8 @@ def main(argv: list[str]) -> int:
     print(f"{where}: {held} of {len(CAUSES)} properties hold")
     for name, why in exempted.items():
         print(f"exempt  {name}: {why}")
+    for name, size in isolated(component_names(model), frozen_weights, model, vocab_size).items():
+        print(f"frozen  {name}: {size:,} weights that require no gradient keep their first values")
     for name, how in measured.items():
         if how:
             print(f"BROKEN  {name}: {how}; usual cause: {CAUSES[name]}")

@@ -10,6 +10,7 @@ from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Model, Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.model.kernels import set_up_gpu
+from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.runtime.errors import InputError, described
 
 CALLS = {  # every argument is passed by its place, so that names are free
@@ -71,9 +72,16 @@ def _run(config: Sizes, device: str) -> None:
             for module in model.modules():
                 if type(module) is import_component(component.path):
                     module.register_forward_hook(partial(_check_slot, slot))
-        logits = model(source, target)
+        states = model.states(source, target)
+        auxiliary = [dict(module.auxiliary) for module in model.having("auxiliary")]
+        logits = embedding.logits(states)
         _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
-        logits.square().mean().backward()
+        for losses, module in zip(auxiliary, model.having("auxiliary"), strict=True):
+            if any(module.auxiliary[name] is not loss for name, loss in losses.items()):
+                rule = "must set `auxiliary` in embed, but does in logits, which is called for parts of a batch"
+                raise InputError(f"{named('embedding', type(embedding))}: {rule}")
+        smoothed = smoothed_loss(embedding, states, target, eps_ls=0.1)  # as in training: a few sentences at a time
+        (smoothed + sum(model.auxiliary().values())).backward()
 
 
 def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -121,6 +121,14 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     return measured
 
 
+def frozen_weights(model: Model, vocab_size: int) -> dict[str, int]:
+    """The weights of a model with one layer a stack that require no gradient, each with its size."""
+    from transformer_pl.model import Transformer
+
+    weights = Transformer(sizes(model, vocab_size).with_layers(1)).named_parameters()
+    return {name: weight.numel() for name, weight in weights if not weight.requires_grad}
+
+
 def _message(model: Model, name: str, how: str) -> str:
     """The error for a broken property, with what usually breaks it and the command that measures it again."""
     own = not_papers(model)

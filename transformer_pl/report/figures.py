@@ -19,7 +19,6 @@ from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.report.cells import significance_mark
 from transformer_pl.report.render import Table
 from transformer_pl.report.rows import TableRow
-from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
@@ -84,7 +83,7 @@ def draw_sweep_plots(planned: Sequence[PlannedTrial], table: Table) -> dict[str,
 
 def _perplexities(trial: Trial) -> dict[int, float]:
     """The perplexity of each validation during the training, by step."""
-    lines = [line for line in trial.metrics() if "val/ppl" in line and line_kind(line) != "final"]
+    lines = [line for line in trial.metrics() if "val/ppl" in line and line.get("kind") != "final"]
     return {line["step"]: line["val/ppl"] for line in lines}
 
 

@@ -28,7 +28,6 @@ from transformer_pl.search import study as studies
 from transformer_pl.search.space import OF_MODEL, Search
 from transformer_pl.search.study import counted_trials, trial_name
 from transformer_pl.task import open_corpus
-from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial as TrialFolder
 
 RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
@@ -97,7 +96,7 @@ class SearchQueue(TrialQueue):
         if len(self.search.goals) > 1 or size == draw.metrics_bytes:
             return False
         (metric,), draw.metrics_bytes = self.search.goals, size
-        values = [line[metric] for line in planned.trial.metrics() if metric in line and line_kind(line) != "final"]
+        values = [line[metric] for line in planned.trial.metrics() if metric in line and line.get("kind") != "final"]
         new = values[draw.reported :]
         with suppress(UpdateFinishedTrialError):  # another process may have taken it over
             for value in new:

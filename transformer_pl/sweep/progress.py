@@ -1,5 +1,6 @@
 """What a sweep shows while it runs: one view of all its trials in a terminal, plain lines anywhere else."""
 
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,6 @@ from rich.text import Text
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.terminal import format_duration, say
-from transformer_pl.trials.metrics import line_kind
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
@@ -100,7 +100,8 @@ class ProgressView:
         left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
         if last["step"] + planned.config.trainer.log_every > steps:  # no training line will follow
             left = f"evaluating {planned.trial.status().get('translated', '')}"
-        state = f"{last['step']}/{steps}  loss {last['train/loss']:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
+        loss = last.get("train/loss", math.nan)
+        state = f"{last['step']}/{steps}  loss {loss:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
         self.bars.update(task.id, state=state.rstrip())
 
     def _summary(self) -> str:
@@ -122,6 +123,6 @@ class ProgressView:
 
 
 def _last_line(planned: PlannedTrial) -> dict[str, Any]:
-    """The last line of a trial's metrics that is of training; empty where there is none."""
-    lines = [line for line in planned.trial.metrics() if line_kind(line) == "train"]
+    """The last line of a trial's metrics that the training itself has logged; empty where there is none."""
+    lines = [line for line in planned.trial.metrics() if "tokens_per_s" in line]
     return lines[-1] if lines else {}

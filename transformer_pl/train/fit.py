@@ -59,6 +59,7 @@ def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
     newest, step = checkpoints.newest()
     os.environ[RANKS_OF] = run.identity.trial  # for the processes that Lightning starts
     logger.start(step)
+    logger.trainer = trainer
     try:
         trainer.fit(module, data, ckpt_path=newest, weights_only=True)
         weights = module.weights()

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.config.components import build
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.train.wandb_run import WandbRun
-from transformer_pl.trials.metrics import Diverged, line_kind, metrics_to_json, parse_line
+from transformer_pl.trials.metrics import Diverged, Kind, metrics_to_json, parse_line
 from transformer_pl.trials.trial_run import TrialRun
 
 PRINT_EVERY_S = 5.0
@@ -26,6 +27,7 @@ class TrialLogger(Logger):
     """
 
     name = version = "trial"
+    trainer: L.Trainer | None = None  # while it trains
     _file: TextIO | None = None  # between start and close
 
     def __init__(self, folder: Path, steps: int, wandb: WandbRun | None = None, others: Sequence[Logger] = ()):
@@ -40,19 +42,25 @@ class TrialLogger(Logger):
         if self._path.exists():
             written = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
             lines = [(text, parse_line(text)) for text in written]
-            kept = [text for text, line in lines if line and line["step"] <= step and line_kind(line) != "final"]
+            kept = [text for text, line in lines if line and line["step"] <= step and line.get("kind") != "final"]
             write_atomically(self._path, "".join(kept))
         self._file = self._path.open("a", encoding="utf-8")
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Log what the module or a callback gives. Lightning counts steps otherwise, and adds the epoch."""
+        named = {name: value for name, value in metrics.items() if name != "epoch"}
+        step = self.trainer.global_step if self.trainer else step
+        self._log(named, step, "validation" if any(name.startswith("val/") for name in named) else "train")
+
+    def _log(self, metrics: dict[str, float], step: int | None, kind: Kind) -> None:
         assert self._file
-        line = {"step": step, "kind": line_kind(metrics), **metrics_to_json(metrics), "time": round(time.time(), 2)}
-        self._file.write(json.dumps(line) + "\n")
+        line = {"step": step, "kind": kind, "time": round(time.time(), 2)}
+        self._file.write(json.dumps(line | metrics_to_json(metrics) | line) + "\n")
         self._file.flush()
         if self.wandb:
-            self.wandb.tell(log={"step": step, **metrics})
-        if line["kind"] == "validation" or time.monotonic() - self._printed > PRINT_EVERY_S:
+            self.wandb.tell(log=metrics | {"step": step})
+        if kind == "validation" or time.monotonic() - self._printed > PRINT_EVERY_S:
             self._printed = time.monotonic()
             values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             print(f"step {step}/{self._steps}  {values}", flush=True)
@@ -62,9 +70,10 @@ class TrialLogger(Logger):
 
     def log_result(self, metrics: dict[str, float], step: int) -> None:
         """Give the metrics of the evaluation to this logger and the others, which Lightning has finalized before."""
-        for one in (self, *self.others):
-            one.log_metrics(metrics, step)
-            one.finalize("success")
+        self._log(metrics, step, "final")
+        for logger in self.others:
+            logger.log_metrics(metrics, step)
+            logger.finalize("success")
 
     def close(self) -> None:
         if self._file:

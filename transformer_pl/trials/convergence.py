@@ -19,7 +19,6 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_pl.trials.metrics import line_kind
 from transformer_pl.trials.trial import Trial
 
 FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
@@ -59,7 +58,7 @@ def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence |
     late = {
         line["step"]: line["val/loss"]
         for line in lines
-        if "val/loss" in line and line_kind(line) == "validation" and steps - line["step"] < FITTED * steps + 0.5
+        if "val/loss" in line and line["kind"] == "validation" and steps - line["step"] < FITTED * steps + 0.5
     }
     if len(late) < 2 or not all(map(math.isfinite, late.values())):
         return None

@@ -1,6 +1,7 @@
 """Perplexity, divergence, the score of a result, what it is exempt from; the lines of metrics.jsonl.
 
-A line is a JSON object: `step` (optimiser steps done), `kind`, the metrics by name, and `time` (seconds since 1970).
+A line is a JSON object: `step` (optimiser steps done), `kind` (`train`, `validation` or `final`), the metrics by name,
+and `time` (seconds since 1970). Callbacks may add lines of their own.
 """
 
 import json
@@ -61,19 +62,6 @@ def exemptions(results: Iterable[Mapping[str, Any]]) -> str:
     kept = [result.get("exempt", {}).items() for result in results]
     broken = {(one, name, why) for of in kept for one, reasons in of for name, why in reasons.items()}
     return "; ".join(f"{one} does not keep the property {name}: {why}" for one, name, why in sorted(broken))
-
-
-def line_kind(metrics: Mapping[str, Any]) -> Kind:
-    """Whether metrics are of training steps, of a validation during training, or of the final evaluation.
-
-    Lines that are still to be written have no `kind`: the names of their metrics decide. Only the final evaluation is
-    of the test set, or has BLEU.
-    """
-    if "kind" in metrics:
-        return metrics["kind"]
-    if "test/loss" in metrics or "val/bleu" in metrics:
-        return "final"
-    return "validation" if any(name.startswith("val/") for name in metrics) else "train"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
