@@ -15,6 +15,7 @@ from transformer_pl.trials.trial_config import trial_config
 
 CSV = "lightning.pytorch.loggers.CSVLogger"
 EARLY = "lightning.pytorch.callbacks.EarlyStopping"
+TIMER = "lightning.pytorch.callbacks.Timer"
 NEVER_ENOUGH = {"monitor": "val/loss", "min_delta": 99, "patience": 1}  # stops at the second validation
 
 
@@ -24,7 +25,8 @@ def config(*entries):
 
 
 def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so(tmp_path, capsys):
-    keys = {"optim.max_steps": 20, "trainer.callbacks": json.dumps({EARLY: NEVER_ENOUGH}), "trainer.loggers": CSV}
+    callbacks = json.dumps([{EARLY: NEVER_ENOUGH}, {TIMER: {"in_identity": False}}])
+    keys = {"optim.max_steps": 20, "trainer.callbacks": callbacks, "trainer.loggers": CSV}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     result = trial.result()
     assert code == 0 and result["steps"] == 4 and {line["step"] for line in trial.metrics()} == {1, 2, 3, 4}
@@ -38,7 +40,8 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
     file.write_text(json.dumps({"method": "grid", "parameters": {key: {"value": v} for key, v in printed.items()}}))
     capsys.readouterr()
     assert report.main([str(file), f"--runs={tmp_path / 'runs'}"]) == 0
-    assert re.search(r"\b4\b.*\b20\b", capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert re.search(r"\b4\b.*\b20\b", printed) and f"in_identity: false): {TIMER}" in printed
 
 
 def test_what_a_callback_logs_is_shown_and_takes_the_place_of_nothing(tmp_path):

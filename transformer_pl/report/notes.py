@@ -87,7 +87,7 @@ def table_notes(
     notes = (
         (_training_note(rows, base or rows[0].results.config, paper), order),
         (_significance_note(rows), _uneven_note(rows), _convergence_note(rows)),
-        (_gaps_note(rows), _stopped_note(rows), exempt, *added),
+        (_gaps_note(rows), _stopped_note(rows), _watching_note(rows), exempt, *added),
         (LEGEND,),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
@@ -122,6 +122,13 @@ def _stopped_note(rows: Sequence[TableRow]) -> str:
         if result.get("stopped_early")  # results of before know no callbacks
     ]
     return f"A callback stopped {', '.join(stopped)}." if stopped else ""
+
+
+def _watching_note(rows: Sequence[TableRow]) -> str:
+    """Which callbacks were believed to change nothing."""
+    callbacks = [callback for row in rows for callback in row.results.config.trainer.callbacks]
+    watching = dict.fromkeys(callback.path for callback in callbacks if not callback.in_identity)
+    return f"Declared to change no result (in_identity: false): {', '.join(watching)}." if watching else ""
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
