@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from transformer_pl.api import load_trial
 from transformer_pl.config import Component
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import task_of
 
 # Of ruff: exec, eval, temporary files with known names, pickles, unsafe YAML, texts that a shell runs.
 RULES = "S102,S108,S301,S302,S306,S307,S403,S506,S602,S604,S605"
@@ -49,7 +49,8 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
     checkpoint = trial.folder / "checkpoints" / "last.ckpt"
     checkpoint.parent.mkdir()
     torch.save(Pickled(), checkpoint)
-    tiny_trials.train(tmp_path / "runs", {})
+    with pytest.raises(InputError, match=r"last\.ckpt"):
+        tiny_trials.train(tmp_path / "runs", {})
     assert not Path("imported").exists()
 
 
@@ -76,8 +77,25 @@ def test_a_class_that_fills_no_slot_is_not_built_though_a_runs_folder_names_it(
         file.write_text(json.dumps(content))
     with pytest.raises(InputError, match=f"{key} = {path}"):
         load_trial(trial.folder).translate(["a b"])
-        _ = task_of(load_trial(trial.folder).config.data)  # as the command does
+        _ = load_trial(trial.folder).task  # as the command does
     assert not Path("built").exists()
+
+
+def test_no_module_is_imported_before_its_code_is_compared(module, tmp_path, monkeypatch):
+    """That a stranger's result names: by what loads its model, its tokenizer or its task."""
+    monkeypatch.chdir(tmp_path)
+    module("open('imported', 'w')\nclass Part:\n    pass\n")
+    _, trial = tiny_trials.train(tmp_path / "runs", {})
+    file, meta = trial.folder / "result.json", next(tmp_path.glob("runs/data/*/meta.json"))
+    result, settings = json.loads(file.read_text()), json.loads(meta.read_text())
+    own = {"path": "stranger.Part", "options": {}, "code": "0" * 64, "content": ""}
+    meta.write_text(json.dumps(settings | {"settings": settings["settings"] | {"tokenizer": own}}))
+    for key in ("data.task", "model.ffn", "model.embedding"):
+        file.write_text(json.dumps(result | {"config": result["config"] | {key: "stranger.Part"}}))
+        for use in (lambda one: one.task, lambda one: one.model, lambda one: one.translate(["a"])):
+            with suppress(InputError):
+                use(load_trial(trial.folder))
+    assert not Path("imported").exists()
 
 
 def test_no_file_of_a_trial_has_a_key_or_a_password(tmp_path, monkeypatch, capfd):

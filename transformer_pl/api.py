@@ -17,11 +17,11 @@ from transformer_pl.report import __main__ as report_command
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep_command
-from transformer_pl.task import open_corpus
+from transformer_pl.task import Task, open_corpus, task_of
 from transformer_pl.trials.runs_folder import find, trained_config
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import trial_config
-from transformer_pl.trials.trial_run import identify
+from transformer_pl.trials.trial_run import check_code, identify
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,12 @@ class TrainedTrial:
     def config(self) -> Config:
         """The config that it was trained with."""
         return trained_config(self.result)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task that it was trained for. Raises an InputError where its code has changed since."""
+        check_code(self.config, self._trial)
+        return task_of(self.config.data)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -136,7 +142,8 @@ def train(
     keys: such as {"model.h": 4, "seed": 2} over the scale, or a whole config of that scale. Raises an InputError for
     wrong input, and a RuntimeError where the training fails or diverges.
     """
-    values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
+    given = keys.flat() if isinstance(keys, Config) else dict(keys or {})
+    values = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
     words = [f"--scale={scale}", f"--runs={runs}", *(f"--{key}={as_word(value)}" for key, value in values.items())]
     config = trial_config([scale_level(scale), Level("train", values)])
     if code := _run("transformer_pl.train", words):

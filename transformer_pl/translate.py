@@ -13,7 +13,6 @@ from typing import TextIO
 from transformer_pl.api import load_trial
 from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command
 from transformer_pl.runtime.errors import InputError, described
-from transformer_pl.task import task_of
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
@@ -41,7 +40,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     trial, lines = load_trial(options.trial, options.runs), _lines(options.file)
     data = trial.decoding(options.beam, options.alpha).data
-    sides = " to ".join(task_of(data).sides(data))
+    sides = " to ".join(trial.task.sides(data))
     try:
         device = next(trial.model.parameters()).device
         steps = trial.result["steps"]

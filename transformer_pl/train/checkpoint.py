@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, cast
 
 import lightning as L
@@ -65,7 +64,9 @@ class Checkpoints(L.Callback):
         with reading(self.file, remedy):
             try:
                 saved = torch.load(self.file, map_location="cpu", mmap=True, weights_only=True)
-            except UnpicklingError as error:
+            except Exception as error:
+                if type(error).__name__ != "UnpicklingError":
+                    raise
                 kind = re.search(r"GLOBAL (\S+)", str(error))
                 rule = (
                     "must hold tensors and Python's own values alone, as the state of callbacks, optimizer and schedule"

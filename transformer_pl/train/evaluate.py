@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from transformer_pl.check.dry_run import check_classes
-from transformer_pl.config import BOS, EOS, Config, Decode, not_papers, sizes
-from transformer_pl.config.component_sources import source_digests
-from transformer_pl.config.components import import_component, named
+from transformer_pl.config import BOS, EOS, Config, Decode, sizes
 from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
@@ -26,6 +24,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
+from transformer_pl.trials.trial_run import check_code
 
 POSITIONS = 2**17  # of all hypotheses of a batch, at their greatest length: their keys and values are kept
 EXAMPLES = 20  # validation sentences whose translations W&B shows
@@ -93,15 +92,8 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
 
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
-    trained, model = trial.identity_inputs().get("parts", {}), config.model
-    check_classes(model)  # before they are built: a result may name any class
-    for slot, digest in source_digests(not_papers(model)).items():
-        if trained.get(slot) != digest:
-            raise InputError(
-                f"{named(slot, import_component(getattr(model, slot).path))}: must be the code that "
-                f"{trial.folder.name} was trained with, but has changed since; {trial.sources} keeps the old code: "
-                "put it back, or train the trial again"
-            )
+    check_code(config, trial)  # before a module is imported, and a class built: a result may name any
+    check_classes(config.model)
     result = trial.result()
     return _load_model(config, prepared, trial, result["steps"] if result else config.steps)
 

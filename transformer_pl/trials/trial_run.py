@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Component, Config, Data, effective_sizes, replaced, without_section
+from transformer_pl.config import Component, Config, Data, effective_sizes, not_papers, replaced, without_section
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.environment import SWEEP
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity, identity_callbacks
 from transformer_pl.trials.trial import Trial, trial_folder
@@ -18,6 +19,20 @@ from transformer_pl.trials.trial import Trial, trial_folder
 def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
     """Digests of the code that is not the core's: of components, by name, and of the data's."""
     return source_digests(dict(components)) | tokenizer_digest(data) | task_digest(data)
+
+
+def check_code(config: Config, trial: Trial) -> None:
+    """Raise an InputError unless the code of the model and the task is that which the trial was trained with.
+
+    No module is imported: the config may be a stranger's, and name any.
+    """
+    trained = trial.identity_inputs().get("parts", {})
+    now = source_digests(not_papers(config.model)) | task_digest(config.data)
+    keys = {slot: "data.task" if slot == "task" else f"model.{slot}" for slot in now}
+    if changed := [f"{keys[slot]} = {config.flat()[keys[slot]]}" for slot in now if trained.get(slot) != now[slot]]:
+        remedy = f"{trial.sources} keeps the old code: put it back, or train the trial again"
+        rule = f"must be the code that {trial.folder.name} was trained with, but has changed since"
+        raise InputError(*(f"{part}: {rule}; {remedy}" for part in changed))
 
 
 def identify(
