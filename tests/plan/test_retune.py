@@ -63,6 +63,22 @@ def test_what_cannot_be_retuned_is_an_error(sweep_file, keys, metric, named):
     assert all(word in str(caught.value) for word in named)
 
 
+def test_options_and_keys_near_a_bound_can_be_retuned(sweep_file):
+    """Of an option that is not given the center is its default; no point is tried that base cannot have."""
+    sweep = read_sweep(sweep_file, sets={"model.p_drop": "0.5", "optim.optimizer": "ablations.muon.Muon"})
+    points = plan_retuning(sweep, ["model.p_drop", "optim.optimizer.momentum"], 8, None).points
+    assert points[0] == {"model.p_drop": 0.5, "optim.optimizer.momentum": 0.95} and len(points) == 8
+    assert all(point["model.p_drop"] < 1 for point in points)
+    for key in ("optim.optimizer.momentums", "optim.optimizer.betas", "optim.loss.gamma"):
+        with pytest.raises(InputError, match=key):
+            plan_retuning(sweep, [key], 4, None)
+
+
+def test_a_budget_that_no_grid_holds_is_refused_at_once(sweep_file):
+    with pytest.raises(InputError, match="--budget 9999999"):
+        plan_retuning(read_sweep(sweep_file), KEYS, 9_999_999, None)
+
+
 def test_whole_numbers_that_round_alike_are_tried_once(sweep_file):
     sweep = read_sweep(sweep_file, sets={"optim.warmup": "3"})
     points = [point["optim.warmup"] for point in plan_retuning(sweep, ["optim.warmup"], 8, None).points]

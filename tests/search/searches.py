@@ -1,12 +1,14 @@
 """Small searches for tests: their files, studies and queues."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import optuna
 import yaml
 from helpers import a_result, shared_text
 
+from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.space import read_search
 from transformer_pl.search.study import JOURNAL, create_study
@@ -40,13 +42,15 @@ def study_folder(folder):
     return folder / "runs" / "sweeps" / "try@demo"
 
 
-def queue_of(folder, clock=time.monotonic, sampler=None, url=None, **keys):
-    """The queue of a search in `folder`, as the next process has it."""
+def queue_of(folder, clock=time.monotonic, sampler=None, url=None, words=None, **keys):
+    """The queue of a search in `folder`, as the next process has it. words: of --sampler."""
     study_folder(folder).mkdir(parents=True, exist_ok=True)
     search = search_of(**keys)
     study = create_study(search, study_folder(folder), url)
-    study.sampler = sampler or optuna.samplers.RandomSampler(seed=1)
-    return SearchQueue(search, study, folder / "runs", clock)
+    of_number = partial(studies.sampler, search, words) if words else None
+    study.sampler = sampler or (of_number(0) if of_number else optuna.samplers.RandomSampler(seed=1))
+    is_seeded = words and studies.seed_of(words) is not None
+    return SearchQueue(search, study, folder / "runs", of_number if is_seeded else None, clock)
 
 
 def study_of(folder):

@@ -1,5 +1,7 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
+import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -183,6 +185,35 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
     assert [trial.intermediate_values for trial in trials] == [{1: 10.0 + number} for number in range(4)]
 
 
+@pytest.mark.parametrize("name", ["tpe", "random", "qmc", "cma-es", "gp", "nsga-ii"])
+def test_a_seeded_sampler_goes_on_after_a_restart(tmp_path, name):
+    """No point is drawn again, and those of two processes are those of one."""
+    words, keys = [name, "seed=1"], {"space": DROPOUT, "run_cap": 7}
+    drawn = {}
+    for folder, restarts in (("calm", ()), ("restarted", (3, 5))):
+        queue, values = queue_of(tmp_path / folder, words=words, **keys), []
+        while planned := queue.next(set()):
+            values.append(planned.config.model.p_drop)
+            finish(queue, planned, **{"val/ppl": 2 + values[-1]})
+            if len(values) in restarts:
+                queue = queue_of(tmp_path / folder, words=words, **keys)
+        drawn[folder] = values
+    assert len(set(drawn["calm"])) == 7 and drawn["restarted"] == drawn["calm"]
+
+
+def test_a_database_that_is_away_for_a_while_delays_a_search(tmp_path):
+    """Here another process locks it. A restart of PostgreSQL is in tests/search/test_search.py."""
+    file = tmp_path / "study.db"
+    queue = queue_of(tmp_path, url=f"sqlite:///{file}?timeout=0.1", space=DROPOUT, run_cap=3)
+    locked, started = sqlite3.connect(file, check_same_thread=False), time.monotonic()
+    locked.execute("BEGIN EXCLUSIVE")
+    release = threading.Timer(1.0, locked.rollback)
+    release.start()
+    assert queue.next(set()) is not None and time.monotonic() - started > 0.9
+    release.join()
+    locked.close()
+
+
 def test_a_study_is_of_one_search(tmp_path):
     """Which may have a greater run_cap, and nothing else that is new."""
     folder, queue = study_folder(tmp_path), queue_of(tmp_path)
@@ -205,6 +236,7 @@ def test_a_study_is_of_one_search(tmp_path):
         (f"nonsense {SECRET}", "--storage"),
         ("oracle://me@127.0.0.1:1/x", "oracle://me@127.0.0.1:1/x"),
         ("sqlite:////nowhere/at/all.db", "sqlite:////nowhere/at/all.db"),
+        ("sqlite://", "sqlite:///study.db"),
     ],
 )
 def test_an_invalid_storage_is_refused_and_no_password_printed(tmp_path, url, shown):

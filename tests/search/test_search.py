@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import optuna
@@ -16,7 +17,7 @@ from helpers import descendants, processes, wait_for
 from optuna.trial import TrialState
 from sqlalchemy import NullPool
 
-from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
+from tests.search.searches import DROPOUT, SMALL, SPACE, finish, queue_of, search_file, study_folder, study_of
 from transformer_pl.search.study import counted_trials, shown_number
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial, trial_id
@@ -122,7 +123,7 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(tmp_path, devices)
 
 @pytest.fixture(scope="module")
 def postgres():
-    """The URL of a database on a new server that asks for SECRET."""
+    """A new server that asks for SECRET: the URL of a database, and a function that stops and starts it."""
     found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
     programs = [Path(path).parent for path in found if path]
     if not programs:
@@ -146,12 +147,29 @@ def postgres():
 
     call("initdb", "-U", "searcher", "--auth=scram-sha-256", f"--pwfile={word}", "--no-sync")
     listen = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' -c fsync=off"
-    call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", listen, "start")
+    start_words = ("-w", "-l", str(folder / "log"), "-o", listen, "start")
+    call("pg_ctl", *start_words)
+    turns = {"stop": lambda: call("pg_ctl", "-m", "fast", "stop"), "start": lambda: call("pg_ctl", *start_words)}
     try:
-        yield f"postgresql+psycopg://searcher@127.0.0.1:{port}/postgres"
+        yield f"postgresql+psycopg://searcher@127.0.0.1:{port}/postgres", lambda turn: turns[turn]()
     finally:
         call("pg_ctl", "-m", "immediate", "stop")
         shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+def test_a_database_that_restarts_delays_a_search(tmp_path, postgres, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    url, turn = postgres
+    queue, drawn = queue_of(tmp_path, url=url, space=DROPOUT, run_cap=3), []
+    for _ in range(3):
+        turn("stop")
+        starting = threading.Timer(3.0, turn, ["start"])
+        starting.start()
+        drawn.append(queue.next(set()))
+        starting.join()
+        finish(queue, drawn[-1])
+    assert queue.next(set()) is None and len({one.trial.folder for one in drawn}) == 3
 
 
 @pytest.mark.slow  # 100 s each
@@ -159,7 +177,7 @@ def postgres():
 def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkeypatch):
     """Three processes; SIGKILL ends one of them in the middle of a trial, which another process trains again, once."""
     monkeypatch.setenv("PGPASSWORD", SECRET)
-    runs, url = tmp_path / "runs", request.getfixturevalue("postgres") if kind == "postgres" else None
+    runs, url = tmp_path / "runs", request.getfixturevalue("postgres")[0] if kind == "postgres" else None
     words = ["sweep", search_file(tmp_path, space=DROPOUT, run_cap=TRIALS), "--runs", runs, "--parallel", 1]
     logs = [(tmp_path / f"worker{i}.txt").open("w+") for i in range(3)]  # open until the processes have them
     workers = [start(*words, *(["--storage", url] if url else []), output=log) for log in logs]

@@ -8,7 +8,7 @@ from tests.search.searches import search_file, search_of
 from transformer_pl.plan.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import distribution
-from transformer_pl.search.study import SAMPLERS, construct, pruner, sampler
+from transformer_pl.search.study import SAMPLERS, check_drawing, construct, pruner, sampler
 from transformer_pl.task import open_corpus
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
@@ -107,6 +107,53 @@ def test_a_mistake_of_a_search_is_named(keys, mistake):
     with pytest.raises(InputError) as caught:
         search_of(**keys)
     assert any(mistake in message for message in caught.value.messages), caught.value.messages
+
+
+def test_the_options_of_every_slot_can_be_drawn():
+    """Of an optimizer that the file names, of the default one, and of the loss."""
+    fixed = {"optim.optimizer": "ablations.muon.Muon", "optim.loss": "ablations.focal_loss.FocalLoss"}
+    search = search_of(space={"optim.optimizer.momentum": {"min": 0.9, "max": 0.99}}, fixed=fixed)
+    assert search.base_draw == {"optim.optimizer.momentum": 0.95}
+    assert search.config({"optim.optimizer.momentum": 0.91})[0].optim.optimizer.options == {"momentum": 0.91}
+    assert search_of(space={"optim.optimizer.weight_decay": {"min": 0, "max": 0.1}}).base_draw == {
+        "optim.optimizer.weight_decay": 0
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tpe", "n_startup_trials=five"],
+        ["tpe", "n_startup_trials=-1", "n_ei_candidates=0"],
+        ["tpe", "startup=5"],
+        ["gp", "seed=soon"],
+        ["nsga-ii", "population_size=1"],
+        ["cma-es", "sigma0=wide"],
+        ["random", "seed=-1"],
+    ],
+    ids=str,
+)
+def test_a_sampler_that_cannot_draw_is_refused_by_the_plan(words):
+    search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
+    with pytest.raises(InputError):
+        check_drawing(search, sampler(search, words), pruner(search, None))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_that_can_draw_is_not_refused(name):
+    search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
+    check_drawing(search, sampler(search, [name, "seed=3"]), pruner(search, ["median", "n_startup_trials=2"]))
+
+
+def test_a_pruner_that_cannot_prune_is_refused_by_the_plan():
+    search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
+    for words in (
+        ["median", "n_startup_trials=few"],
+        ["hyperband", "max_resource=soon"],
+        ["halving", "min_resource=0"],
+    ):
+        with pytest.raises(InputError):
+            check_drawing(search, sampler(search, None), pruner(search, words))
 
 
 @pytest.mark.parametrize("window", [{"min": 4, "max": 32}, {"values": [8, 16]}], ids=str)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from transformer_pl.config import Component, Config, Model, Sizes, not_papers, replaced
+from transformer_pl.config import Component, Config, Model, Sizes, is_option, not_papers, replaced
 from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
@@ -122,8 +122,15 @@ def _options(
     return options
 
 
-def default_options(component: Component, before: int = BEFORE_OPTIONS["model"]) -> dict[str, Any]:
-    """The defaults of the options of a component that is not the paper's, by name."""
+def option_default(config: Config, key: str) -> Any:
+    """The default of an option, such as `optim.optimizer.momentum`, of the component that fills its slot; None where
+    it has none."""
+    section, slot, name = key.split(".") if is_option(key) else ("", "", "")
+    return _defaults(getattr(getattr(config, section), slot), BEFORE_OPTIONS[section]).get(name) if name else None
+
+
+def _defaults(component: Component, before: int) -> dict[str, Any]:
+    """The defaults of the options of a component, by name."""
     accepted = _accepted(import_component(component.path), before)
     return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
 
@@ -150,7 +157,7 @@ AnyComponent = TypeVar("AnyComponent", bound=Component)
 def _without_defaults(component: AnyComponent, before: int) -> AnyComponent:
     if not component.options:
         return component
-    defaults = default_options(component, before)
+    defaults = _defaults(component, before)
     typed = _options(component, import_component(component.path), before)
     # True equals 1, so the types count
     default = {name for name, value in typed.items() if name in defaults and repr(value) == repr(defaults[name])}
@@ -192,14 +199,18 @@ def _fits(value: object, parameter: inspect.Parameter) -> bool:
 def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:
     """The parameters of the constructor after the first so many, by name."""
     try:
-        parameters = inspect.signature(component_class, eval_str=True).parameters
-    except Exception:  # a type that cannot be evaluated, such as one that is imported only for type checkers
-        try:
-            parameters = inspect.signature(component_class).parameters
-        except (TypeError, ValueError):
-            path = f"{component_class.__module__}.{component_class.__qualname__}"
-            must = "a torch.nn.Module" if before else "a class of Python"
-            raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
+        parameters = dict(inspect.signature(component_class).parameters)
+    except (TypeError, ValueError):
+        path = f"{component_class.__module__}.{component_class.__qualname__}"
+        must = "a torch.nn.Module" if before else "a class of Python"
+        raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
+    names = getattr(component_class.__init__, "__globals__", {})  # type: ignore[misc]
+    for name, parameter in parameters.items():
+        if isinstance(parameter.annotation, str):
+            holder = type("", (), {"__annotations__": {name: parameter.annotation}})
+            with suppress(Exception):  # such as a type that is imported only for type checkers
+                declared = inspect.get_annotations(holder, globals=names, eval_str=True)[name]
+                parameters[name] = parameter.replace(annotation=declared)
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     given = [name for name, p in parameters.items() if p.kind in by_place][:before]  # unless *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

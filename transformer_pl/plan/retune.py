@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_pl.config import KEYS, without_section
-from transformer_pl.config.levels import Level, scale_level
+from transformer_pl.config import KEYS, Config, is_known_key, without_section
+from transformer_pl.config.components import option_default
+from transformer_pl.config.levels import Level, read_levels, scale_level
 from transformer_pl.plan.plan import PlannedTrial
-from transformer_pl.plan.sweep_file import Row, Sweep
+from transformer_pl.plan.sweep_file import MOST_TRIALS, Row, Sweep
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
-from transformer_pl.trials.trial_config import trial_config
+from transformer_pl.trials.trial_config import mistakes_of_parts, trial_config
 
 DRAWS_PER_POINT = 20  # of the sequence, at most
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
@@ -79,7 +80,7 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
 
     Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
     """
-    base, goals = sweep.base.flat(), [*task_of(sweep.base.data).metrics, *LOSSES]
+    goals = [*task_of(sweep.base.data).metrics, *LOSSES]
     errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
     name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
     if name not in goals:
@@ -88,26 +89,38 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
         errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best_goal(name)} for {name}")
     if errors:
         raise InputError(*errors)
+    if budget * len(sweep.rows) > MOST_TRIALS:
+        most = f"at most {MOST_TRIALS // len(sweep.rows):,}, as a grid has at most {MOST_TRIALS:,} trials; lower it"
+        raise InputError(f"--budget {budget}: must be {most}")
     seeds = {config.seed for config in sweep.configs}
     unused_seed = next(seed for seed in range(len(seeds) + 1) if seed not in seeds)
-    return Retuning(_points({key: base[key] for key in keys}, budget), unused_seed, str(name))
+    return Retuning(_points(sweep.base, {key: _value(sweep.base, key) for key in keys}, budget), unused_seed, str(name))
 
 
 def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
-    value = sweep.base.flat().get(key)
-    if key not in KEYS:
+    value = _value(sweep.base, key)
+    if not is_known_key(key):
         return f"--retune {key}: no such key{suggestion(key, KEYS)}"
     if not key.startswith(("model.", "optim.")):
         return f"--retune {key}: must be a key of model or optim; leave it out"
     if isinstance(value, bool) or not isinstance(value, int | float) or not value:
         return f"--retune {key}: must be a number other than 0 in base, but is {value}; leave it out"
-    if varying := [row.name for row in sweep.rows if row.configs[0].flat()[key] != value]:
+    if varying := [row.name for row in sweep.rows if _value(row.configs[0], key) != value]:
         return f"--retune {key}: must be the same in all rows, but row `{varying[0]}` changes it; leave it out"
     return None
 
 
-def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
-    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these, and more."""
+def _value(config: Config, key: str) -> Any:
+    """The value of a key; of an option that is not given its default."""
+    flat = config.flat()
+    return flat[key] if key in flat else option_default(config, key)
+
+
+def _points(base: Config, center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
+    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these, and more.
+
+    Those that base cannot have, such as a p_drop above 1, are left out.
+    """
     from scipy.stats import qmc  # takes a second
 
     points = [dict(center)]
@@ -118,11 +131,19 @@ def _points(center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
         for (key, value), u in zip(center.items(), position, strict=True):
             tried = value * REACH**u
             point[key] = max(1, round(tried)) if isinstance(value, int) else float(f"{tried:.3g}")
-        if point not in points:  # whole numbers may round alike
+        if point not in points and _is_valid(base, point):  # whole numbers may round alike
             points.append(point)
+        if len(points) == budget:
+            break
     if len(points) < budget:
         raise InputError(f"--budget {budget}: must be at most {len(points)}, the different points around {center}")
-    return points[:budget]
+    return points
+
+
+def _is_valid(base: Config, point: Mapping[str, Any]) -> bool:
+    set_keys = {key: value for key, value in base.flat().items() if value is not None}
+    config, mistakes = read_levels([Level("base", set_keys), Level("--retune", point)])
+    return not (mistakes or mistakes_of_parts(config))
 
 
 def _row_at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) -> Row:

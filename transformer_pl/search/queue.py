@@ -17,6 +17,7 @@ from typing import Any
 import optuna
 from filelock import FileLock
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.samplers import BaseSampler
 from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -47,10 +48,22 @@ class DrawnTrial:
 
 
 class SearchQueue(TrialQueue):
-    """Draws trials from an Optuna study. clock: seconds that only increase."""
+    """Draws trials from an Optuna study.
 
-    def __init__(self, search: Search, study: optuna.Study, runs: Path, clock: Callable[[], float] = time.monotonic):
+    sampler_of: the sampler that draws the trial of a number; None: the study's draws all. clock: seconds that only
+    increase.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        study: optuna.Study,
+        runs: Path,
+        sampler_of: Callable[[int], BaseSampler] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.search, self.study, self.runs, self._clock = search, study, runs, clock
+        self._sampler_of = sampler_of
         self._open_corpus = cache(open_corpus)
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
@@ -163,7 +176,11 @@ class SearchQueue(TrialQueue):
     def _ask(self) -> Trial | None:
         """Draw a trial from the study, or return None: several processes that drew at once would pass `run_cap`."""
         with self._lock:
-            return self.study.ask(dict(self.search.space)) if self._has_more() else None
+            if not self._has_more():
+                return None
+            if self._sampler_of:
+                self.study.sampler = self._sampler_of(len(self.study.get_trials(deepcopy=False)))
+            return self.study.ask(dict(self.search.space))
 
     def _has_more(self) -> bool:
         """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""

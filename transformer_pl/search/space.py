@@ -11,8 +11,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, Field, ValidationError
 
-from transformer_pl.config import PLUGINS, Config, is_known_key, nominal_sizes, not_papers, unknown_key
-from transformer_pl.config.components import default_options
+from transformer_pl.config import PLUGINS, Config, is_known_key, nominal_sizes, unknown_key
+from transformer_pl.config.components import option_default
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, constraint_of
@@ -110,14 +110,9 @@ class Search(BaseModel):
     @property
     def base_draw(self) -> dict[str, Any]:
         """The values of the base for the keys of the space."""
-        model = self.base.model
-        flat = {
-            f"model.{slot}.{name}": value
-            for slot, component in not_papers(model).items()
-            for name, value in default_options(component).items()
-        }
-        flat |= self.base.flat() | nominal_sizes(model) | {"variant": "base"}
-        return {key: flat.get(key) for key in self.space}
+        base = self.base
+        flat = base.flat() | nominal_sizes(base.model) | {"variant": "base"}
+        return {key: flat[key] if key in flat else option_default(base, key) for key in self.space}
 
 
 def read_search(

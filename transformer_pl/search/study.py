@@ -8,26 +8,29 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna import Study
 from optuna.distributions import distribution_to_json
-from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
+from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
 from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import NullPool, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 
-from transformer_pl.config import without_section
+from transformer_pl.config import Component, without_section
+from transformer_pl.config.components import build
 from transformer_pl.config.levels import read_pairs
 from transformer_pl.config.types import plain
-from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.errors import InputError, described, suggestion, warn
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
@@ -35,6 +38,9 @@ from transformer_pl.task import LOSSES
 
 JOURNAL = "study.journal"
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
+
+MOST_STARTUP, DRAWN = 60, 2  # trials of a study in memory, and of these those that the sampler draws
+AWAY_S, AGAIN_S = 600.0, 2.0  # for how long a database may be away, and after which time it is asked again
 
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
@@ -91,7 +97,8 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
-    if url is None and not (folder / JOURNAL).exists():
+    file = folder / JOURNAL if url is None else _sqlite_file(url)
+    if file and not file.exists():  # which would be made
         return None
     try:
         return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))
@@ -107,6 +114,35 @@ class _Journal(JournalFileBackend):
             super().append_logs(logs)
 
 
+def _patiently(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that asks a database again while it does not answer, as where it restarts."""
+
+    @wraps(method)
+    def ask(*arguments: Any, **named: Any) -> Any:
+        deadline = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return method(*arguments, **named)
+            except StorageInternalError as error:
+                if not isinstance(error.__cause__, OperationalError | InterfaceError):
+                    raise
+                if time.monotonic() > deadline:
+                    rule = f"must answer, but has not for {AWAY_S:g} s; start it, and run the same command again"
+                    raise InputError(f"--storage: {rule}") from None
+            warn("--storage: the database does not answer; waiting for it")
+            time.sleep(AGAIN_S)
+
+    return ask
+
+
+class _Database(RDBStorage):
+    """A database that may be away for a while: a search waits for it."""
+
+
+for _name in (*BaseStorage.__abstractmethods__, "_get_trials"):
+    setattr(_Database, _name, _patiently(getattr(RDBStorage, _name)))
+
+
 def _open(url: str | None, folder: Path) -> BaseStorage:
     """Open the journal or the database. Of processes that create its tables at once, all but one fail at first."""
     if url is None:
@@ -114,7 +150,7 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
     for wait_s in CONNECT_S:
         try:
             # No connection stays open while a trial runs: it may break.
-            return RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+            return _Database(url, engine_kwargs={"poolclass": NullPool})
         except (SQLAlchemyError, OSError, ImportError) as error:
             reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
             time.sleep(wait_s)
@@ -129,9 +165,21 @@ def check_url(url: str | None) -> None:
         is_wrong = parsed.password or any("pass" in key.lower() for key in parsed.query if key != "passfile")
     except (ArgumentError, ValueError):
         is_wrong = True
+    file = None if is_wrong or url is None else _sqlite_file(url)
+    if file and (not file.name or not file.parent.is_dir()):
+        rule = "must name a file in a folder that exists, such as sqlite:///study.db"
+        raise InputError(f"--storage {url}: {rule}, which several processes can open; correct it")
     if is_wrong:
         form = "postgresql+psycopg://USER@HOST:PORT/DATABASE, without a password, which others could read"
         raise InputError(f"--storage: must be a URL such as {form}; put that into ~/.pgpass, or into PGPASSWORD")
+
+
+def _sqlite_file(url: str) -> Path | None:
+    """The file of a URL of SQLite, without a name for a database in memory; None for that of a server."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return None
+    return Path("" if parsed.database in (None, ":memory:") else str(parsed.database))
 
 
 def _study_name(search: Search, folder: Path) -> str:
@@ -144,13 +192,30 @@ def _study_name(search: Search, folder: Path) -> str:
     return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
 
 
-def sampler(search: Search, words: Sequence[str] | None) -> BaseSampler:
-    """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method."""
+def sampler(search: Search, words: Sequence[str] | None, number: int = 0) -> BaseSampler:
+    """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method.
+
+    number: of the trial that it draws, where that is drawn by its own seed (see `seed_of`).
+    """
     words = words or ["random" if search.method == "random" else "tpe"]
+    if (seed := seed_of(words)) is not None:
+        own = np.random.SeedSequence((seed, number)).generate_state(1)[0]
+        words = [f"seed={own}" if word.startswith("seed=") else word for word in words]
     if words[0] == "cma-es" and len(search.goals) > 1:
         goals = ", ".join(search.goals)
         raise InputError(f"--sampler cma-es: must have one goal, but the search is for {goals}; choose nsga-ii")
     return construct(SAMPLERS, words, "--sampler")
+
+
+def seed_of(words: Sequence[str] | None) -> int | None:
+    """The seed of a sampler; None without one, and for `qmc`, which keeps its place in the study.
+
+    Each trial is drawn by a seed of its own, made of this and its number, whichever process draws it: a sequence of
+    Optuna's would begin anew in each process.
+    """
+    name, *options = words or [""]
+    seeds = [word.partition("=")[2] for word in options if word.startswith("seed=")]
+    return int(seeds[0]) if seeds and seeds[0].isdecimal() and name != "qmc" else None
 
 
 def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
@@ -176,10 +241,36 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     if name not in kinds:
         raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
     pairs = read_pairs(options, f"{flag} {name}").values
+    path = f"{kinds[name].__module__}.{kinds[name].__qualname__}"
     try:
-        return kinds[name](**{key: plain(value) for key, value in pairs.items()})
+        return build(Component(path=path, options={key: plain(value) for key, value in pairs.items()}))
+    except InputError as error:
+        raise InputError(*(f"{flag} {message.removeprefix(f'{path}: ')}" for message in error.messages)) from None
     except (TypeError, ValueError, ImportError) as error:
         raise InputError(f"{flag} {' '.join(words)}: {error}") from None
+
+
+def check_drawing(search: Search, sampler: BaseSampler, pruner: BasePruner) -> None:
+    """Draw a few trials of a study in memory, after others. Raises an InputError where Optuna cannot.
+
+    Some of a sampler's arguments are used only after its first trials.
+    """
+    study = optuna.create_study(directions=list(search.goals.values()), sampler=RandomSampler(0), pruner=pruner)
+    study.enqueue_trial(search.base_draw)
+    try:
+        for number in range(MOST_STARTUP):
+            if number == MOST_STARTUP - DRAWN:
+                study.sampler = sampler
+            trial = study.ask(dict(search.space))
+            if len(search.goals) == 1:
+                for step in (1, 2, 3):
+                    trial.report(float(number), step)
+                    trial.should_prune()
+            study.tell(trial, [float(number + goal) for goal in range(len(search.goals))])
+    except Exception as error:  # whatever Optuna raises
+        raise InputError(
+            f"--sampler, --pruner: must draw trials, but fail at {described(error)}; change them"
+        ) from None
 
 
 def state_of(trial: FrozenTrial) -> str:

@@ -36,7 +36,8 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
     search = studies.search_from_options(options.file, content, options)
     grids = ["paper", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
-    sampler, pruner = studies.sampler(search, options.sampler), studies.pruner(search, options.pruner)
+    pruner, sampler_of = studies.pruner(search, options.pruner), partial(studies.sampler, search, options.sampler)
+    studies.check_drawing(search, sampler_of(0), pruner)
     command = SweepCommand(options, sweep_folder(search, options), console)
     folder, configs = command.folder, search.single_changes()
     if options.launcher == "local":
@@ -55,10 +56,11 @@ def run_search(content: dict[str, Any], options: argparse.Namespace, console: Co
         return 0
     check_writable(options.runs / "trials")
     study = studies.create_study(search, folder, options.storage)
-    study.sampler, study.pruner = sampler, pruner
+    study.sampler, study.pruner = sampler_of(0), pruner
     prepare_datasets([search.base.data], options.runs, console)
     set_wandb_group(search.name, search.project, folder.name)
-    queue = SearchQueue(search, study, options.runs)
+    is_seeded = studies.seed_of(options.sampler) is not None
+    queue = SearchQueue(search, study, options.runs, sampler_of if is_seeded else None)
     _write_plan(command, SearchResults(search, study, options.runs))
     exit_code = command.launch(queue, configs, queue.ended_count())
     results = SearchResults(search, study, options.runs)
