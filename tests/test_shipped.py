@@ -16,6 +16,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
 from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.rehearsal import own_parts, rehearse
 from transformer_pl.trials.identity import row_identity
 
 VOCABULARY = 60
@@ -148,3 +149,13 @@ def test_a_sweep_opens_with_what_it_is_and_how_to_run_it(path):
 def test_base_is_among_the_rows(path):
     sweep = read_sweep(path)
     assert row_identity(sweep.base) in {row_identity(row.configs[0]) for row in sweep.rows}
+
+
+PARTS = {repr(own_parts(config)): config for _, config, _ in ROWS if own_parts(config)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", PARTS.values(), ids=PARTS)
+def test_what_ships_beside_the_model_passes_its_rehearsal(config, tmp_path):
+    (found,) = rehearse([config], tmp_path)
+    assert found.passes == 1 and not found.notes

@@ -266,6 +266,12 @@ class Averages(Callback):
             weight.data *= 0.5
 
 
+class Shares(Callback):
+    def setup(self, trainer, module, stage):
+        first, second = module.model.encoder
+        second.ffn = first.ffn
+
+
 class Watches(Callback):
     pass
 
@@ -392,6 +398,22 @@ def test_a_part_is_rehearsed_once_and_named_where_it_fails(rows, tmp_path):
     starts = ["optim.schedule = stranger.Counts: ", "optim.loss = stranger.Mean: "]
     assert all(m.startswith(start) for m, start in zip(caught.value.messages, starts, strict=True))
     assert list((runs / "checks").iterdir()) == [kept] and not (runs / "data").exists()
+
+
+def test_the_cost_of_several_passes_and_of_shared_weights_is_true(module, tmp_path):
+    """FLOPs are those of all passes, parameters those of the trained model; steps cannot be matched to several."""
+    module(OWN)
+    for name in ("plain", "twice", "flops"):
+        (tmp_path / name).mkdir()
+    _, plain = tiny_trials.train(tmp_path / "plain" / "runs", {})
+    twice = {"optim.optimizer": "stranger.ClosureTwice", "trainer.callbacks": "stranger.Shares"}
+    _, shared = tiny_trials.train(tmp_path / "twice" / "runs", twice)
+    before, after = plain.result(), shared.result()
+    assert after["flops"] == 2 * before["flops"]
+    ffn = 2 * 16 * 64 + 64 + 16  # of the second layer, which is the first's
+    assert after["params"] == before["params"] - ffn == sum(w.numel() for w in plain.weights().values()) - ffn
+    with pytest.raises(InputError, match="match=flops"):
+        tiny_trials.train(tmp_path / "flops" / "runs", twice | {"optim.match": "flops"})
 
 
 def test_a_callback_that_changes_nothing_is_named(rows, tmp_path):

@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from transformer_pl.check.dry_run import dry_run
 from transformer_pl.config import PAD, UNK, Callback, Config, not_papers, sizes
 from transformer_pl.config.components import build, is_core
 from transformer_pl.data import synthetic
@@ -51,17 +52,28 @@ def whole(config: Config, runs: Path, folder: Path) -> tuple[Config, dict[str, A
     prepared = _write_dataset(config, runs, folder)
     if not is_core(config.optim.schedule.path):
         _check_schedule(config, len(prepared.tokenizer))
-    config = small(config, prepared)
-    with suppress(Diverged):
-        return config, _found(_train(config, folder, "whole"))
-    # A warm-up of few steps has a high rate: that it diverges says little, unless it does at any rate.
-    _trial(folder, "whole").clear()
-    slower = config.optim.model_copy(update={"lr_scale": config.optim.lr_scale * MUCH_SLOWER})
-    config = config.model_copy(update={"optim": slower})
+    shallow = small(config, prepared)
     try:
-        return config, _found(_train(config, folder, "whole"))
-    except Diverged as error:
-        raise InputError(f"the training must have finite losses and gradients, but has {error}") from None
+        return _whole(shallow, folder)
+    except InputError:
+        raise
+    except Exception:  # perhaps of a callback that asks for a layer which the row has
+        return _whole(shallow.model_copy(update={"model": config.model}), folder)
+
+
+def _whole(config: Config, folder: Path) -> tuple[Config, dict[str, Any]]:
+    """Train to the end, at the row's own rate, or else at a much lower one.
+
+    A warm-up of few steps has a high rate: that a training diverges says little, unless it does at any rate.
+    """
+    slower = config.optim.model_copy(update={"lr_scale": config.optim.lr_scale * MUCH_SLOWER})
+    for optim in (config.optim, slower):
+        _trial(folder, "whole").clear()
+        config = config.model_copy(update={"optim": optim})
+        with suppress(Diverged):
+            result = _train(config, folder, "whole")
+            return config, {"steps": result["steps"], "passes": Observer.passes, "notes": Observer.notes}
+    raise InputError("must train with finite losses and gradients, but diverges at any learning rate")
 
 
 def stopped(config: Config, folder: Path, step: int) -> None:
@@ -73,6 +85,8 @@ def stopped(config: Config, folder: Path, step: int) -> None:
 def continued(config: Config, folder: Path) -> None:
     """Train to the end what was stopped, and compare. Raises an InputError where it is another training."""
     _train(config, folder, "stopped")
+    if config.trainer.accelerator == "gpu":  # whose sums may round differently each time
+        return
     if unequal := _unequal(folder, "whole", "stopped"):
         raise InputError(
             f"must come to the same end as one that is not stopped, but differs in {', '.join(unequal[:3])}: some "
@@ -96,7 +110,11 @@ def _unequal(folder: Path, *names: str) -> list[str]:
 
 
 def small(config: Config, prepared: Prepared) -> Config:
-    """The config with one layer a stack and STEPS steps on the prepared sentences; as much else as a CPU allows."""
+    """The config with one layer a stack and STEPS steps on the prepared sentences; as much else as a CPU allows.
+
+    It is trained on a GPU where its components do not run on a CPU.
+    """
+    on_gpu = torch.cuda.is_available() and dry_run(sizes(config.model, len(prepared.tokenizer))) == "cuda"
 
     def share(steps: int) -> int:
         return max(1, round(steps * STEPS / config.steps))
@@ -108,7 +126,14 @@ def small(config: Config, prepared: Prepared) -> Config:
         "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},
         "decode": {"average": min(config.decode.average, 3)},
         "trainer": {
-            **{"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "compile": "off", "threads": 1},
+            **{
+                "accelerator": "gpu" if on_gpu else "cpu",
+                "devices": 1,
+                "num_nodes": 1,
+                "strategy": "auto",
+                "compile": "off",
+                "threads": 1,
+            },
             "precision": "32-true" if trainer.precision == "16-mixed" else trainer.precision,
             "val_every": min(STEPS, max(4, share(trainer.val_every))),
             "log_every": share(trainer.log_every),
@@ -143,10 +168,6 @@ def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) 
     run = TrialRun(config, folder / name, "rehearsal", "base", Corpus({}, "", lambda _: iter(())), identity, trial)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         return train_and_evaluate(run, Prepared(folder / "data"), rerun=False, checked=Checked())
-
-
-def _found(result: dict[str, Any]) -> dict[str, Any]:
-    return {"steps": result["steps"], "passes": Observer.passes, "notes": Observer.notes}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -290,7 +311,7 @@ class Observer(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         model: Any = module.get_submodule("model")
-        states, self.first_step = model.states, trainer.global_step
+        states, self.first_step, Observer.notes = model.states, trainer.global_step, []
         self.before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
         def counted(source: Tensor, target: Tensor) -> Tensor:
