@@ -196,6 +196,17 @@ class Pads(JointBPE):
         return [[*row, *[3] * (longest - len(row))] for row in rows]
 
 
+class ForgetsOffset(JointBPE):
+    offset = 0
+
+    def train(self, pairs, vocab_size):
+        self.offset = 5
+        return super().train(pairs, vocab_size)
+
+    def to_ids(self, sentences, side):
+        return [[4 + (token + self.offset - 4) % 200 for token in row] for row in super().to_ids(sentences, side)]
+
+
 class NoSide(JointBPE):
     def to_texts(self, ids, side):
         return super().to_texts(ids)
@@ -310,11 +321,12 @@ BROKEN = [
     *({"optim.loss": f"stranger.{name}"} for name in ("Detached", "Padded", "Mean", "ChangesItsTarget", "NoGradient")),
     {"optim.loss": "stranger.Weighted"},
     *({"data.tokenizer": f"stranger.{name}"} for name in ("TooFew", "TooFewTexts", "Blank", "Empty", "Fractions")),
-    *({"data.tokenizer": f"stranger.{name}"} for name in ("Unknown", "Truncates", "Pads", "NoSide")),
+    *({"data.tokenizer": f"stranger.{name}"} for name in ("Unknown", "Truncates", "Pads", "NoSide", "ForgetsOffset")),
     *({"data.task": f"stranger.{name}"} for name in ("Fails", "Contradicts", "Swapped")),
     {"trainer.callbacks": f"{{{LIGHTNING}.EMAWeightAveraging: {{decay: 0.9}}}}", "decode.average": 2},
     {"trainer.callbacks": "stranger.Averages", "decode.average": 2},
     {"trainer.callbacks": f"{{{LIGHTNING}.StochasticWeightAveraging: {{swa_lrs: 0.1}}}}"},
+    {"trainer.callbacks": f"{{{LIGHTNING}.StochasticWeightAveraging: {{swa_lrs: 0.1, swa_epoch_start: 1}}}}"},
     {"trainer.callbacks": f"{{{LIGHTNING}.GradientAccumulationScheduler: {{scheduling: {{0: 2}}}}}}"},
     {"trainer.callbacks": f"{{{LIGHTNING}.EarlyStopping: {{monitor: val/bleu}}}}"},
 ]

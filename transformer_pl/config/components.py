@@ -173,7 +173,7 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
     declared, default = parameter.annotation, parameter.default
     if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple):
         declared = int | float if isinstance(default, int | float) and not isinstance(default, bool) else type(default)
-    if declared is parameter.empty or (value is None and parameter.annotation is parameter.empty):
+    if declared is parameter.empty or (value is None and (default is None or parameter.annotation is parameter.empty)):
         return value
     if declared in (int, float, int | float):
         declared = Annotated[declared, NoBool]

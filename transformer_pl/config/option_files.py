@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -42,7 +43,7 @@ def option_contents(config: Config) -> dict[str, str]:
 def _is_path(declared: Any) -> bool:
     """Whether a type is Path, or has it among its alternatives."""
     return any(_is_path(part) for part in get_args(declared)) or (
-        inspect.isclass(declared) and issubclass(declared, PurePath)
+        inspect.isclass(declared) and issubclass(declared, PurePath | os.PathLike)
     )
 
 

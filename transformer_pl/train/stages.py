@@ -191,7 +191,11 @@ def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
     write_tokens(place, data, few, tokenizer, model, {name: {"pairs": len(few)} for name, few in pairs.items()})
     for name in EVALUATION:
         _check_scores([target for _, target in pairs[name]], config)
-    return Prepared(place)
+    prepared = Prepared(place)
+    for side, sentences in zip(SIDES, zip(*pairs["val"], strict=True), strict=True):
+        if _rows(prepared.tokenizer.encode(sentences, side)) != _rows(tokenizer.encode(sentences, side)):
+            raise tokenizer.wrong("train", "return all that load needs: loaded again, it gives other tokens")
+    return prepared
 
 
 def _few_pairs(name: str, count: int, config: Config, corpus: Corpus, prepared: Prepared) -> list[Pair]:
@@ -312,6 +316,7 @@ class Observer(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         model: Any = module.get_submodule("model")
         states, self.first_step, Observer.notes = model.states, trainer.global_step, []
+        self.schedule = trainer.lr_scheduler_configs[0].scheduler
         self.before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
         def counted(source: Tensor, target: Tensor) -> Tensor:
@@ -344,6 +349,9 @@ class Observer(L.Callback):
         if backward > 1 and trainer.accumulate_grad_batches > 1:
             why = f"its optimizer computes {backward:g} gradients of each part; set it to 1"
             raise InputError(f"trainer.accumulate = {trainer.accumulate_grad_batches}: must be 1, because {why}")
+        if trainer.lr_scheduler_configs[0].scheduler is not self.schedule:
+            rule = "must leave the schedule as it is, but a callback has put one that goes by epochs in its place"
+            raise InputError(f"trainer.callbacks: {rule}; the whole training is one epoch")
         if "optimizer" in not_papers(module.optim):
             self._check_optimizer(trainer.optimizers[0], module)
 
