@@ -174,6 +174,29 @@ def test_scores_that_cannot_be_used_are_one_message(module, name, returned):
         checked_scores(["a", "b"], ["a", "c"], config)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise KeyError('nothing there')",
+        "return Corpus({'of': {1, 2}}, 'no JSON', lambda split: iter(()))",
+        "return None",
+        "return Corpus({'a': 1}, 'fails later', lambda split: iter([1 / 0 for _ in range(1)]))",
+        "return Corpus({'a': 1}, 'no text', lambda split: iter([(1, 2)]))",
+        "return Corpus({'a': 1}, 'not for test', lambda split: iter([(3,)] if split == 'test' else [('a b', 'c')]))",
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_one_message_that_names_the_task(module, tmp_path, body):
+    file = module(
+        "from transformer_pl.task import Corpus\nfrom copying_task import Copying\n"
+        f"class Own(Copying):\n    def corpus(self, data):\n        {body}\n"
+    )
+    keys = KEYS | {"data.task": "stranger.Own"}
+    path = sweep_file(tmp_path / "own.yaml", keys, **{"model.h": {"values": [8, 4]}})
+    with pytest.raises(InputError) as caught, tiny_trials.in_a_command():
+        sweep.main([str(path), f"--runs={tmp_path / 'runs'}", "--plan"])
+    assert file.exists() and all("data.task = stranger.Own" in message for message in caught.value.messages)
+
+
 def test_a_sweep_has_one_task(tmp_path):
     tasks = ["transformer_pl.tasks.translation.Translation", "transformer_pl.tasks.parsing.Parsing"]
     path = sweep_file(tmp_path / "two.yaml", {}, **{"data.task": {"values": tasks}})
