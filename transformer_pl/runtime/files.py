@@ -8,10 +8,12 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from transformer_pl.runtime.errors import InputError, shown, warn
 
@@ -79,14 +81,29 @@ def check_writable(folder: Path) -> None:
         raise InputError(reason)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none, and, with a warning, where it cannot be read."""
+def parse_json(text: bytes | str, form: Any) -> Any:
+    """A JSON text that has a form, which is a type. Raises a ValueError that says, on one line, where it has not."""
     try:
-        return dict(json.loads(path.read_bytes()))
+        return _validator(form).validate_json(text)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(": ".join(filter(None, [".".join(map(str, mistake["loc"])), mistake["msg"]]))) from None
+
+
+_validator = cache(TypeAdapter)
+
+
+def read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none, and, with a warning, where it cannot be read.
+
+    form: the type that it must have, see `trials/records.py`.
+    """
+    try:
+        return parse_json(path.read_bytes(), form)
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError, TypeError) as error:
-        warn(f"{path}: cannot be read and counts as missing: {getattr(error, 'strerror', None) or error}")
+    except (OSError, ValueError) as error:
+        warn(f"{path}: cannot be read and counts as missing: {shown(getattr(error, 'strerror', None) or error)}")
     return {}
 
 

@@ -22,6 +22,7 @@ from shlex import quote
 from typing import Any
 
 from transformer_pl.runtime.environment import PROJECT, why_unreachable
+from transformer_pl.runtime.terminal import plain
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
 SEND_S = 30.0  # seconds that it gets where its server answers, or where the run is offline
@@ -162,7 +163,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     if mode == "offline":
-        print(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*", flush=True)
+        print(plain(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*"), flush=True)
     return run
 
 
