@@ -158,6 +158,23 @@ def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
     tiny_trials.same(trial, expected)
 
 
+def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    others.mkdir()
+    trial = train(runs, {})[1]
+    (trial.folder / "result.json").unlink()
+    for path in list(trial.folder.iterdir()):
+        if path.is_file():
+            path.rename(others / path.name)
+            path.symlink_to(others / path.name)
+    elsewhere = trial.folder.rename(tmp_path / "elsewhere")
+    trial.folder.symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in others.iterdir()}
+    assert {"log.txt", "metrics.jsonl"} <= {path.name for path in before} and train(runs, {})[0] == 0
+    assert {path: path.read_bytes() for path in others.iterdir()} == before
+    assert trial.folder.is_symlink() and "val/bleu" in (elsewhere / "log.txt").read_text()
+
+
 def test_the_log_holds_every_attempt(tmp_path):
     for attempt in range(2):
         code, trial = train(tmp_path / "runs", {}, *(["--rerun"] if attempt else []))

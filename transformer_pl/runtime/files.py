@@ -1,5 +1,6 @@
 """Files that are written atomically, JSON and YAML that is read strictly."""
 
+import io
 import json
 import os
 import re
@@ -42,6 +43,13 @@ def unfinished(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def open_to_append(path: Path) -> io.FileIO:
+    """Open a file to append to it, without a buffer. A link in its place goes; what lies behind it stays as it is."""
+    if path.is_symlink():
+        path.unlink()
+    return io.FileIO(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
 def write_json(path: Path, value: object) -> None:

@@ -13,6 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress, TaskID
 from rich.segment import Segment
 
+from transformer_pl.runtime.files import open_to_append
+
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, but the tab and the end of a line
 
@@ -98,7 +100,7 @@ class LogStream(io.TextIOBase):
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
-    with path.open("ab", buffering=0) as log:  # on a full disk, closing it cannot fail
+    with open_to_append(path) as log:  # on a full disk, closing it cannot fail
         if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:

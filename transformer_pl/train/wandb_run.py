@@ -22,6 +22,7 @@ from shlex import quote
 from typing import Any
 
 from transformer_pl.runtime.environment import PROJECT, why_unreachable
+from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import plain
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
@@ -130,7 +131,8 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not id_file.exists():
-        id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
+        id_ = f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}"
+        write_atomically(id_file, id_)
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
         "job_type": "train",
