@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from transformer_pl.runtime.files import parse_yaml
+
 
 def _number(value: object) -> object:
     """Refuse booleans, which pydantic would read as numbers: `model.h: true` is a mistake, not 1 head. 1e3 is 1000."""
@@ -105,7 +107,7 @@ class Plugin(Component):
 def _plugins(value: object) -> tuple[Plugin, ...]:
     """Read `a.B`, `{a.B: {option: 1}}`, or a list of these, also from text."""
     try:
-        read = yaml.safe_load(value) if isinstance(value, str) else value
+        read = parse_yaml(value) if isinstance(value, str) else value
         entries = read if isinstance(read, list | tuple) else [read]
         written: list[Any] = [one.as_written if isinstance(one, Plugin) else one for one in entries]
         pairs = [pair for one in written for pair in ({one: None} if isinstance(one, str) else one).items()]
