@@ -100,6 +100,7 @@ def _read() -> None:
 
 
 def _keep_run() -> None:
+    os.environ.setdefault("WANDB_SILENT", "true")
     import wandb  # here, because it is slow
 
     run = _open_run(**_messages.get()[1])
@@ -123,11 +124,14 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
     The environment variables of W&B win over `name` and the default project. The run is online where there is an API
-    key and the server answers, and offline otherwise.
+    key and the server answers, and offline otherwise, or where the user wants that.
     """
     import wandb
 
     global _server
+    mode: Any = wandb.setup().settings.mode  # of WANDB_MODE, or else of `wandb offline` and `wandb disabled`
+    if mode == "disabled":
+        return wandb.init(mode=mode)  # a run that does nothing
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not id_file.exists():
@@ -147,8 +151,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     options["settings"] = wandb.Settings(
         console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
     )
-    mode: Any = os.environ.get("WANDB_MODE", "online")
-    reason = f"WANDB_MODE={mode}"
+    reason = "by `wandb offline` or WANDB_MODE"
     try:
         if mode == "online":
             _server = wandb.setup().settings.base_url
