@@ -1,23 +1,16 @@
 """Random sweep files, scales and command lines: each works, or is refused with short messages and starts nothing."""
 
-import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import BytesIO, TextIOWrapper
-from unittest import mock
-
 import pytest
-import tiny_trials
 import yaml
 from helpers import SEARCHES, SHIPPED, little_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_trials import ended
 
 from transformer_pl import translate
 from transformer_pl.config import KEYS
 from transformer_pl.plan.sweep_file import TOP_LEVEL
 from transformer_pl.report import __main__ as report
-from transformer_pl.runtime import errors
-from transformer_pl.runtime.command_line import run_command
 from transformer_pl.sweep import __main__ as sweep
 
 EXAMPLES = settings(
@@ -91,26 +84,10 @@ def changed(path, changes):
     return written(text)
 
 
-def ended(main, *words):
-    """The exit code of a command that runs to its end in this process, and what it printed on standard error."""
-    out, err = (TextIOWrapper(BytesIO(), "utf-8", newline="\n") for _ in range(2))
-    errors.warn.cache_clear()
-    # As the system passes arguments: bytes without a NUL; what is no UTF-8 becomes halves of characters.
-    argv = [written(str(word).replace("\0", "")).decode("utf-8", "surrogateescape") for word in words]
-    patched = mock.patch.object(sys, "argv", ["command", *argv])
-    with tiny_trials.in_a_command(), patched, redirect_stdout(out), redirect_stderr(err):
-        try:
-            run_command(main)
-        except SystemExit as end:
-            code = end.code
-    err.flush()
-    return code, err.buffer.getvalue().decode()
-
-
 def told_or_done(here, main, *words):
     """A command works, or it ends with exit code 2 and says why, each mistake in one short line. It leaves nothing."""
     before = set(here.rglob("*"))
-    code, printed = ended(main, *words, "--runs=runs")
+    code, _, printed = ended(main, *words, "--runs=runs")
     lines = printed.split("\n")[:-1]
     assert code in (0, 2) and any(line.startswith("error: ") for line in lines) == (code == 2), printed
     for line in lines:
@@ -175,4 +152,5 @@ def test_input_works_or_is_refused(holds, here):
 def test_right_input_works(here):
     """Else the properties above say nothing."""
     for words in (["right.yaml"], [SEARCHES[0]], ["right.yaml", "--set", "model.N=12"]):
-        assert ended(sweep.main, *words, "--plan", "--runs=runs") == (0, "")
+        code, _, errors = ended(sweep.main, *words, "--plan", "--runs=runs")
+        assert (code, errors) == (0, "")

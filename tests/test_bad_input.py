@@ -94,7 +94,7 @@ CASES = {
     **{f"file-{name}": Case("sweep", [f"HERE/{name}.yaml"], words) for name, (_, words) in FILES.items()},
     **{f"sweep-{name}": Case("sweep", [f"HERE/{name}.yaml"], words) for name, (_, words) in SWEEPS.items()},
     # the sweep's command line
-    "no-file": Case("sweep", [], ["command line: ", "one of FILE, --list and --clean"]),
+    "no-file": Case("sweep", [], ["command line: ", "one of FILE and --list"]),
     "flag": Case("sweep", [TABLE3, "--prallel=2"], ["--prallel=2", "--help"]),
     "seeds": Case("sweep", [TABLE3, "--seeds", "a"], ["--seeds: 'a'"]),
     "set-word": Case("sweep", [TABLE3, "--set", "model.h"], ["--set: 'model.h'"]),

@@ -168,7 +168,7 @@ def with_tiny_scale(words, default="--scale demo.yaml"):
 
 
 def run_sweep(words):
-    if words[0].startswith("--"):  # --list, --clean (which is answered with no)
+    if words[0].startswith("--"):  # --list
         return sweep.main(words)
     if words == ["sweeps/table3_A.yaml"]:  # every trial is there
         return sweep.main([*words, "--scale", "demo.yaml", "--seeds", "1"])

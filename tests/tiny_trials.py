@@ -2,8 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,7 +14,8 @@ import pytest
 import torch
 from helpers import little_text
 
-from transformer_pl.runtime import signals
+from transformer_pl.runtime import errors, signals
+from transformer_pl.runtime.command_line import run_command
 from transformer_pl.train.__main__ import main
 from transformer_pl.trials.trial import Trial
 
@@ -78,4 +81,22 @@ def same(trial: Trial, expected: tuple) -> None:
     assert lines == expected[1]
     assert result == expected[0] and sentences == expected[3]
     assert all(torch.equal(value, weights[name]) for name, value in expected[2].items())
-    assert trial.status()["state"] == "done"  # a crash after the result leaves checkpoints, which --clean removes
+    assert trial.status()["state"] == "done"
+
+
+def ended(main: Callable[[list[str]], int], *words: object) -> tuple[Any, str, str]:
+    """The exit code of a command that runs to its end in this process, and what it printed on both outputs."""
+    out, err = (TextIOWrapper(BytesIO(), "utf-8", newline="\n") for _ in range(2))
+    errors.warn.cache_clear()
+    # As the system passes arguments: bytes without a NUL; what is no UTF-8 becomes halves of characters.
+    bytes_of = [str(word).replace("\0", "").encode("utf-8", "surrogatepass") for word in words]
+    argv = [word.decode("utf-8", "surrogateescape") for word in bytes_of]
+    patched = mock.patch.object(sys, "argv", ["command", *argv])
+    with in_a_command(), patched, redirect_stdout(out), redirect_stderr(err):
+        try:
+            run_command(main)
+        except SystemExit as end:
+            code = end.code
+    for output in (out, err):
+        output.flush()
+    return code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()

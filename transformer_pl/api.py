@@ -114,7 +114,9 @@ class TrainedTrial:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        return Prepared(self.folder.parents[1] / "data" / str(self._trial.data()))
+        if name := self._trial.data():
+            return Prepared(self.folder.parents[1] / "data" / name)
+        raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
 
 
 def load_trial(name: str | Path, runs: str | Path = DEFAULT_RUNS) -> TrainedTrial:

@@ -13,6 +13,7 @@ from typing import TextIO
 from transformer_pl.api import load_trial
 from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command
 from transformer_pl.runtime.errors import InputError, described
+from transformer_pl.runtime.terminal import for_output, plain
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
@@ -45,10 +46,11 @@ def main(argv: list[str]) -> int:
         device = next(trial.model.parameters()).device
         steps = trial.result["steps"]
         text = f"{data.short_name}, scale {trial.result['scale']}"
-        print(f"{trial.folder.name}: {sides}, trained for {steps:,} steps on {text}; runs on {device}", file=sys.stderr)
+        trained = f"{trial.folder.name}: {sides}, trained for {steps:,} steps on {text}; runs on {device}"
+        print(plain(trained), file=sys.stderr)
         for sentences in lines:
             for text in trial.translate(sentences, options.beam, options.alpha):
-                print(text, flush=True)
+                print(for_output(text), flush=True)
     except (RuntimeError, FloatingPointError) as error:
         remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""
         raise InputError(f"{trial.folder}: cannot be translated with: {described(error)}{remedy}") from None

@@ -1,6 +1,7 @@
 """Text to token arrays: what is stored, once whatever happens, and which pairs are used."""
 
 import errno
+import json
 import multiprocessing
 import os
 import signal
@@ -136,6 +137,15 @@ def test_a_file_that_is_missing_is_named(prepared, file):
     opened = Prepared(prepared.folder)
     with pytest.raises(InputError, match=str(prepared.folder / file)):
         _ = opened.tokenizer, opened.split("train"), opened.text("val")
+
+
+@pytest.mark.parametrize("wrong", [{"corpus": 3}, {"settings": {}}, {"splits": {}}, {"splits": None}])
+def test_a_description_of_another_form_is_named(prepared, wrong):
+    path = prepared.folder / "meta.json"
+    meta = json.loads(path.read_text()) | wrong
+    path.write_text(json.dumps({key: value for key, value in meta.items() if value is not None}))
+    with pytest.raises(InputError, match=str(path)):
+        _ = Prepared(prepared.folder).meta
 
 
 def full(split, seen):

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 from chance import drawn
-from helpers import ROOT
+from helpers import ROOT, a_result
 from rich.console import Console
 
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
@@ -43,13 +43,8 @@ def config(scale="demo", /, **keys):
 
 def result(config, bleu, ppl=3.0, **more):
     metrics = {"val/ppl": ppl, "val/bleu": bleu, "val/chrf": 50.0, "test/bleu": bleu - 1}
-    return {
-        "metrics": metrics,
-        "params": 1_490_000,
-        "signature": SIGNATURE,
-        "steps": config.steps,
-        "flops": 1e15,
-    } | more
+    made = {"params": 1_490_000, "signature": SIGNATURE, "steps": config.steps, "flops": 1e15}
+    return a_result(metrics=metrics, **made) | more
 
 
 def row(config, *bleus, state="new"):

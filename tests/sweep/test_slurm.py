@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from forked import command
 from grids import small_grid, table
 from helpers import ROOT, wait_for
@@ -14,6 +15,8 @@ from tests.search.searches import DROPOUT, search_file, study_folder
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.sweep.__main__ import read_options
+from transformer_pl.sweep.slurm import array_script
+from transformer_pl.sweep.slurm import read_options as read_slurm_options
 from transformer_pl.trials.trial import Trial
 
 SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
@@ -48,11 +51,63 @@ def test_the_plan_shows_the_script_and_submits_nothing(tmp_path):
     assert not (tmp_path / "r").exists()
 
 
-def test_an_option_of_sbatch_that_the_sweep_sets_is_refused(tmp_path):
-    (tmp_path / "slurm.yaml").write_text("array: 0-3\n")
-    words = ["--launcher", "slurm", "--slurm", tmp_path / "slurm.yaml", "--runs", tmp_path / "r"]
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"array": "0-3", "partition": "low"}, "array"),  # the sweep sets it
+        ({"mem\n--wrap": "x"}, "wrap"),
+        ({"mem$(touch r)": 1}, "touch"),
+        ({"--mem": 1}, "--mem"),
+        ({1: 1}, "1"),
+        ({"gres": ["gpu:1", "gpu:2"]}, "gres"),
+        ({"comment": "a\ntouch r"}, "--comment"),
+        ({"comment": "a\x1b[2J"}, "--comment"),
+    ],
+)
+def test_what_is_no_option_of_sbatch_is_refused(tmp_path, options, named):
+    (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(options))
+    words = ["--launcher", "slurm", "--slurm", tmp_path / "slurm.yaml", "--runs", tmp_path / "r", "--plan"]
     done = command("sweep", small_grid(tmp_path / "grid"), *words)
-    assert done.returncode == 2 and "array" in done.stderr and not (tmp_path / "r").exists()
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and named in line and "#SBATCH" not in done.stdout and not (tmp_path / "r").exists()
+
+
+def test_a_folder_whose_name_has_several_lines_is_refused(tmp_path):
+    words = ["--launcher", "slurm", "--runs", tmp_path / "a\ntouch b", "--plan"]
+    done = command("sweep", small_grid(tmp_path / "grid"), *words)
+    assert done.returncode == 2 and "--output" in done.stderr and "#SBATCH" not in done.stdout
+
+
+ODD = ["two  words", "it's", '"', "a # b", "\\", "\\'", "a\\nb", "$(touch r)", "`touch r`", "é", "-x", "", "%A"]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_every_option_is_one_line_of_the_script(tmp_path, value):
+    (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "gpus": 1, "exclusive": True}))
+    script = array_script(tmp_path / "a b" / "s@c d", read_slurm_options(tmp_path / "slurm.yaml"), 2, ["grid.yaml"])
+    head, _, body = script.partition("\n\n")
+    lines = head.splitlines()[1:]
+    assert all(line.startswith("#SBATCH --") for line in lines) and value not in (body, *body.splitlines())
+    assert "#SBATCH --gpus=1" in lines and "#SBATCH --exclusive" in lines
+
+
+def test_a_flag_that_is_false_is_left_out_and_one_without_a_value_is_not(tmp_path):
+    (tmp_path / "slurm.yaml").write_text("exclusive: false\ncontiguous: true\nverbose:\nspread-job: null\n")
+    assert read_slurm_options(tmp_path / "slurm.yaml") == {"contiguous": None, "verbose": None, "spread-job": None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [value for value in ODD if value])
+def test_sbatch_reads_every_value_as_it_was_written(cluster, tmp_path, value):
+    (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "contiguous": True, "hold": None}))
+    (tmp_path / "a b").mkdir()
+    script = array_script(tmp_path / "a b" / "s@c d", read_slurm_options(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+    (tmp_path / "array.sh").write_text(script)
+    job = cluster.run("sbatch", "--parsable", str(tmp_path / "array.sh")).strip()
+    shown = cluster.run("scontrol", "show", "job", job)
+    cluster.run("scancel", job)
+    assert f"   Comment={value} \n" in shown and "Contiguous=1" in shown and "JobHeldUser" in shown
+    assert f"{tmp_path}/a b/s@c d/slurm/" in shown and "JobName=s@c d\n" in shown and not (tmp_path / "r").exists()
 
 
 @pytest.fixture

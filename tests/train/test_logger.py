@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from helpers import ROOT, descendants, processes, read_back, wait_for
@@ -138,6 +139,29 @@ def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, wh
     assert "wandb sync" in said.out and KEY not in said.out + said.err
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert json.loads(read_back(offline(tmp_path)[0], "--summary"))["summary"]["step"] == 1
+
+
+@pytest.mark.parametrize("said", ["disabled", "offline"])
+def test_what_wandb_disabled_or_offline_has_said_in_this_folder_is_obeyed(server, tmp_path, monkeypatch, capfd, said):
+    """Though there is a key, and a server that answers. WANDB_MODE wins."""
+    for name in ("here", "trial", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    subprocess.run([Path(sys.executable).with_name("wandb"), said], check=True, capture_output=True)
+    run = a_run(tmp_path / "trial")
+    run.tell(log={"step": 1})
+    run.finish()
+    wait_for(lambda: not writers(), 60)
+    printed = capfd.readouterr()
+    assert server.asked == 0 and not printed.err
+    if said == "offline":
+        assert len(offline(tmp_path / "trial")) == 1 and "wandb sync" in printed.out
+        monkeypatch.setenv("WANDB_MODE", "disabled")
+        a_run(tmp_path / "other").finish()
+        assert not any((tmp_path / "other").iterdir())
+    else:
+        assert not any((tmp_path / "trial").iterdir()) and not printed.out
 
 
 def family(parent):

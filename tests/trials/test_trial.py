@@ -1,5 +1,8 @@
 """A trial's files, its lock, and what becomes of a trial whose files cannot be read."""
 
+import json
+import math
+
 import pytest
 import tiny_trials
 import torch
@@ -8,7 +11,6 @@ from tiny_trials import train
 
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.runs_folder import finished_results
 from transformer_pl.trials.trial import Trial
 
@@ -93,6 +95,20 @@ def test_a_trial_is_one_process_s_at_a_time(tmp_path):
 # Files that cannot be read
 
 NO_RESULTS = [b"", b'{"id": "0123', b"\x93\xff\xfe", b"[1]"]
+NO_RESULTS += [
+    json.dumps(a_result(**wrong)).encode()
+    for wrong in (
+        {"id": "\x1b[2J"},
+        {"config": "none"},
+        {"config": {"trainer.devices": "two"}},
+        {"metrics": {"val/ppl": 2.0, "val/bleu": math.nan}},
+        {"metrics": {"val/ppl": 1e300, "val/bleu": 3.0}},
+        {"metrics": {"val/ppl": 2.0}},
+        {"score": "f1"},
+        {"steps": 10**30},
+        {"convergence": {"fall": 0.1}},
+    )
+]
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +117,7 @@ def _nothing_was_said_before():
     warn.cache_clear()
 
 
-@pytest.mark.parametrize("content", NO_RESULTS, ids=lambda content: repr(content[:12]))
+@pytest.mark.parametrize("content", NO_RESULTS)
 def test_a_result_that_cannot_be_read_counts_as_none_and_is_named_once(tmp_path, capsys, content):
     whole, broken = (Trial(tmp_path / "trials" / name) for name in ("a-1", "b-2"))
     for trial in (whole, broken):
@@ -133,15 +149,30 @@ def test_sentences_that_cannot_be_read_are_named(tmp_path, content):
 
 
 def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
-    """To the same result. `--clean` knows every file."""
+    """To the same result."""
     runs = tmp_path / "runs"
     code, trial = train(runs, {})
     expected, path = tiny_trials.outcome(trial), trial.folder / "result.json"
     path.write_bytes(b'{"id": "half')
     assert code == 0 and train(runs, {})[0] == 0
     tiny_trials.same(trial, expected)
-    path.unlink()
-    assert [path.parent.name for path in find_removable(runs)] == ["trials", "data"]
+
+
+def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    others.mkdir()
+    trial = train(runs, {})[1]
+    (trial.folder / "result.json").unlink()
+    for path in list(trial.folder.iterdir()):
+        if path.is_file():
+            path.rename(others / path.name)
+            path.symlink_to(others / path.name)
+    elsewhere = trial.folder.rename(tmp_path / "elsewhere")
+    trial.folder.symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in others.iterdir()}
+    assert {"log.txt", "metrics.jsonl"} <= {path.name for path in before} and train(runs, {})[0] == 0
+    assert {path: path.read_bytes() for path in others.iterdir()} == before
+    assert trial.folder.is_symlink() and "val/bleu" in (elsewhere / "log.txt").read_text()
 
 
 def test_the_log_holds_every_attempt(tmp_path):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from transformer_pl.config import COMPONENTS, KEYS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import broken_constraints
-from transformer_pl.config.types import constraint_of, plain
+from transformer_pl.config.types import constraint_of, plain_value
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml
 
@@ -100,7 +100,7 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
         elif default := COMPONENTS.get(f"{section}.{name}"):
             component = nested.setdefault(section, {}).setdefault(name, {"path": default.path, "options": {}})
             if option:
-                component["options"][option] = plain(value)
+                component["options"][option] = plain_value(value)
             else:
                 component["path"] = value
         else:

@@ -10,9 +10,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, Any
 
+import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import parse_yaml
 
 
@@ -122,9 +122,10 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
         written: list[Any] = [entry.as_written if isinstance(entry, Plugin) else entry for entry in entries]
         pairs = [pair for entry in written for pair in ({entry: None} if isinstance(entry, str) else entry).items()]
         return [
-            (path, {str(name): plain(option) for name, option in (options or {}).items()}) for path, options in pairs
+            (path, {str(name): plain_value(option) for name, option in (options or {}).items()})
+            for path, options in pairs
         ]
-    except (InputError, AttributeError, TypeError):
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise ValueError("must be import paths, such as [my_log.Logger, {my_callback.Stop: {patience: 3}}]") from None
 
 
@@ -143,16 +144,16 @@ Loggers = Annotated[tuple[Plugin, ...], BeforeValidator(_loggers)]
 SPELLED = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
 
 
-def plain(value: object) -> object:
+def plain_value(value: object) -> object:
     """The value of an option: text that spells a plain value is read, as the keys' own values are.
 
     These are numbers, truth values, None, and lists and mappings of them as JSON or Python writes them. Other text
     stays text. A tuple becomes a list.
     """
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [plain_value(part) for part in value]
     if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): plain_value(part) for key, part in value.items()}
     if not isinstance(value, str):
         return value
     if value in SPELLED:
@@ -165,7 +166,7 @@ def plain(value: object) -> object:
         for read in (json.loads, ast.literal_eval):
             with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
                 found = read(value)
-                return plain(found) if isinstance(found, list | tuple | dict) else value
+                return plain_value(found) if isinstance(found, list | tuple | dict) else value
     return value
 
 

@@ -4,20 +4,54 @@ runs/data/<id>/  tokenizer.model  meta.json
                  {train,val,test}.{source,target}.{tokens,lengths}  {val,test}.{source,target}.txt
 """
 
-import json
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from transformer_pl.data.tokenizer import Tokenizer, load_tokenizer
 from transformer_pl.data.tokens import Split, Tokens
-from transformer_pl.runtime.files import reading
+from transformer_pl.runtime.files import parse_json, reading
 
 SIDES = ("source", "target")
+Count = Annotated[int, Field(ge=1)]
+
+
+@with_config(ConfigDict(strict=True))
+class SplitCounts(TypedDict, extra_items=int):  # type: ignore[call-arg]
+    """Of the pairs and tokens of a split; the others are those of selection.py."""
+
+    pairs: Count
+    source_pieces: int
+    target_pieces: int
+
+
+class Splits(TypedDict):
+    train: SplitCounts
+    val: SplitCounts
+    test: SplitCounts
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class Settings(TypedDict):
+    """What has decided on the tokens, beside the corpus."""
+
+    vocab_size: Count
+
+
+@with_config(ConfigDict(strict=True))
+class Meta(TypedDict):
+    """The form of meta.json."""
+
+    corpus: str  # for people
+    fingerprint: dict[str, Any]
+    settings: Settings
+    splits: Splits
 
 
 @dataclass(frozen=True)
@@ -28,12 +62,9 @@ class Prepared:
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """The content of meta.json: `fingerprint`, `corpus` (a description), `settings` and `splits`.
-
-        Each split has `source_pieces`, `target_pieces` (tokens), and the counts of its pairs (see selection.py).
-        """
+        """The content of meta.json."""
         with self._reading("meta.json") as path:
-            return json.loads(path.read_bytes())
+            return parse_json(path.read_bytes(), Meta)
 
     def is_counted(self) -> bool:
         """Return whether the corpus is prepared, so that its sentences and tokens are counted."""

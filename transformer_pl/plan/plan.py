@@ -163,7 +163,7 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     for one in (planned for planned, state in zip(trials, states, strict=True) if state == "new"):
         if reason := why_new(one.identity.inputs, one.trial):
             reasons.setdefault(reason, []).append(one.name)
-    if why := "; ".join(f"{reason} ({shown(', '.join(names))})" for reason, names in reasons.items()):
+    if why := "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items()):
         say(console, f"new beside finished trials: {why}")
     seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
     if missing and math.isnan(sum(seconds)):

@@ -12,8 +12,9 @@ from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report.render import Table
 from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
-from transformer_pl.runtime.files import check_writable, read_json, read_yaml
-from transformer_pl.runtime.terminal import command_console
+from transformer_pl.runtime.files import check_writable, read_yaml
+from transformer_pl.runtime.terminal import command_console, for_output
+from transformer_pl.trials.runs_folder import read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -88,13 +89,14 @@ def joined(tables: Sequence[Table]) -> Table:
 def print_report(title: str, report: Table | Path, output_format: str) -> None:
     """Print a table below its title, or the path of a page."""
     if isinstance(report, Path):
-        print(report)
+        print(for_output(str(report)))
     elif output_format == "terminal":
         console = command_console()
         console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
     else:
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
-        print(f"{heading if title else ''}{TEXT_FORMATS[output_format](report)}", end="\n" if title else "")
+        text = f"{heading if title else ''}{TEXT_FORMATS[output_format](report)}"
+        print(for_output(text), end="\n" if title else "")
 
 
 def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
@@ -154,7 +156,7 @@ def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> t
         sweep = tuning.best(sweep, tries)
     planned = plan_trials(sweep, options.runs)
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
-    others = {read_json(folder / "plan.json").get("differs", "") for folder in folders} - {"", other_table(options)}
+    others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
     known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
     if not any(one.trial.folder.exists() for one in planned):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")

@@ -28,8 +28,8 @@ from transformer_pl.report.rows import (
     standard_deviation,
 )
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_json
 from transformer_pl.task import task_of
+from transformer_pl.trials.runs_folder import read_plan
 
 
 def table_of(
@@ -42,7 +42,7 @@ def table_of(
     trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
     rows = [read_row(row.configs[0], of_row, row.name) for row, of_row in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
-    changed = change_note(read_json(folder / "plan.json").get("tested"), tested_by(sweep)) if folder else ""
+    changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
     leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
     for prepared in dict.fromkeys(one.prepared for one in planned):
         with suppress(InputError):  # it is not here

@@ -120,10 +120,11 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
 def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int, float]]]) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    perplexities: of every row for each finished seed, by step. The final value is a star. None where nothing is known.
+    perplexities: of every row for each finished seed, by step; a row whose seeds share no step is left out. The final
+    value is a star. None where nothing is known.
     """
     known = [(row.results, [one for one in seeds if one]) for row, seeds in zip(rows, perplexities, strict=True)]
-    drawn = [(results, by_seed) for results, by_seed in known if by_seed]
+    drawn = [(results, by_seed) for results, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
     if not drawn:
         return None
     figure, axes = _axes_beside_names([results.name for results, _ in drawn])

@@ -18,12 +18,13 @@ from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_json, write_atomically
+from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.metrics import SCORE_COLUMNS
+from transformer_pl.trials.runs_folder import read_plan
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # whose attention is shown
@@ -60,7 +61,7 @@ def write_page(
         scale=Path(sweep.scale).stem,
         table=table,
         columns=page_columns(table),
-        command=read_json(folder / "plan.json").get("command"),
+        command=read_plan(folder).get("command"),
         duration=format_duration,
         figures=[(n, one, _inline_svg(save(one.figure, folder / "figures" / n))) for n, one in drawings.items()],
         translations=_translations(sweep, shown),

@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
+from transformer_pl.runtime.files import open_to_append
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GROUP_GRACE_S
 
@@ -73,7 +74,7 @@ def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: 
         os.sched_setaffinity(0, cores)
     os.environ.clear()
     os.environ.update(environment)
-    with log.open("ab") as file:
+    with open_to_append(log) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):

@@ -1,5 +1,6 @@
 """Files that are written atomically, JSON and YAML that is read strictly."""
 
+import io
 import json
 import os
 import re
@@ -8,13 +9,16 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from transformer_pl.runtime.errors import InputError, shown, warn
 
+LARGEST, DEEPEST = 50_000, 100  # of a YAML file
 CORE_RULES = (  # of YAML 1.2: what is not text. PyYAML's are of 1.1: `on` and `no` are booleans, 1e-4 is text
     ("null", "(~|null|Null|NULL|)$"),
     ("bool", "(true|True|TRUE|false|False|FALSE)$"),
@@ -40,6 +44,13 @@ def unfinished(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def open_to_append(path: Path) -> io.FileIO:
+    """Open a file to append to it, without a buffer. A link in its place goes; what lies behind it stays as it is."""
+    if path.is_symlink():
+        path.unlink()
+    return io.FileIO(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -79,31 +90,70 @@ def check_writable(folder: Path) -> None:
         raise InputError(reason)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is none, and, with a warning, where it cannot be read."""
+def parse_json(text: bytes | str, form: Any) -> Any:
+    """A JSON text that has a form, which is a type. Raises a ValueError that says, on one line, where it has not."""
     try:
-        return dict(json.loads(path.read_bytes()))
+        return _validator(form).validate_json(text)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(": ".join(filter(None, [".".join(map(str, mistake["loc"])), mistake["msg"]]))) from None
+
+
+_validator = cache(TypeAdapter)
+
+
+def read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is none, and, with a warning, where it cannot be read.
+
+    form: the type that it must have, see `trials/records.py`.
+    """
+    try:
+        return parse_json(path.read_bytes(), form)
     except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError, TypeError) as error:
-        warn(f"{path}: cannot be read and counts as missing: {getattr(error, 'strerror', None) or error}")
+    except (OSError, ValueError) as error:
+        warn(f"{path}: cannot be read and counts as missing: {shown(getattr(error, 'strerror', None) or error)}")
     return {}
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML by CORE_RULES. A key that is set twice is refused, where plain YAML silently takes the last value."""
+    """YAML by CORE_RULES. A key that is set twice is refused, where plain YAML silently takes the last value.
+
+    So are values inside of DEEPEST others, and more than LARGEST values, where each alias counts as what it stands for.
+    """
 
     yaml_implicit_resolvers = {None: [(f"tag:yaml.org,2002:{tag}", re.compile(form)) for tag, form in CORE_RULES]}
 
+    def __init__(self, stream: str):
+        super().__init__(stream)
+        self._depth = self._count = 0
+        self._counts: dict[yaml.Node | None, int] = {}  # of each value that was read to its end, with those in it
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        before, event = self._count, self.peek_event()
+        self._depth += 1
+        if self._depth > DEEPEST:
+            self._refuse(f"more than {DEEPEST} values are inside each other", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        # An alias inside of what it stands for has no end.
+        self._count += self._counts.get(node, LARGEST) if isinstance(event, yaml.AliasEvent) else 1
+        if self._count > LARGEST:
+            self._refuse(f"there are more than {LARGEST:,} values, with what each alias stands for", event)
+        self._counts[node] = self._count - before
+        return node
+
+    def _refuse(self, problem: str, place: Any) -> NoReturn:
+        raise yaml.constructor.ConstructorError(None, None, problem, place.start_mark)
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        seen: list[Any] = []
+        seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else key_node
             if key in seen:
-                problem = f"key {shown(key)!r} is set twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.append(key)
+                self._refuse(f"key {shown(key)!r} is set twice", key_node)
+            seen.add(key)
         return node
 
 
@@ -113,23 +163,20 @@ _StrictLoader.add_constructor(
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that a YAML text spells. Raises an InputError."""
-    try:
-        return yaml.load(text, _StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{shown(text)}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
+    """The value of a YAML text. Raises a YAMLError or a ValueError for what is none."""
+    return yaml.load(text, _StrictLoader)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from None
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}; correct the YAML") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, 5,000 digits
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, 5,000 digits
         raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"

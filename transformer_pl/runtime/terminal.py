@@ -2,36 +2,50 @@
 
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress, TaskID
-from rich.prompt import Confirm
+from rich.segment import Segment
+
+from transformer_pl.runtime.files import open_to_append
 
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, but the tab and the end of a line
+
+
+def plain(text: str) -> str:
+    """The text with its control characters escaped, by which a stranger's runs folder could steer a terminal."""
+    return STEERING.sub(lambda character: ascii(character[0])[1:-1], text)
+
+
+def for_output(text: str) -> str:
+    """What to print of a text that is for programs: itself, but on a terminal it is `plain`."""
+    return plain(text) if sys.stdout.isatty() else text
+
+
+class PlainConsole(Console):
+    """A console whose texts are `plain`."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else plain(text), style, control)
 
 
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return PlainConsole(width=width, highlight=False, markup=False, emoji=False)
 
 
 def say(console: Console, line: object) -> None:
     """Print a line of text. A terminal breaks it between words; elsewhere it stays whole."""
     console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
-
-
-def ask(console: Console, question: str) -> bool:
-    """Ask a question and wait for its answer. Nothing, and the end of the input, are no."""
-    with suppress(EOFError):
-        return Confirm.ask(question, console=console, default=False)
-    console.print()
-    return False
 
 
 def counted(number: int, noun: str) -> str:
@@ -86,7 +100,7 @@ class LogStream(io.TextIOBase):
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Append standard output and standard error to a log file, unless standard output is that file already."""
-    with path.open("ab", buffering=0) as log:  # on a full disk, closing it cannot fail
+    with open_to_append(path) as log:  # on a full disk, closing it cannot fail
         if os.path.samestat(os.fstat(1), os.fstat(log.fileno())):
             yield
         else:

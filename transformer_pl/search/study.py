@@ -29,7 +29,7 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLA
 from transformer_pl.config import Component, without_section
 from transformer_pl.config.components import build
 from transformer_pl.config.levels import read_pairs
-from transformer_pl.config.types import plain
+from transformer_pl.config.types import plain_value
 from transformer_pl.runtime.errors import InputError, described, suggestion, warn
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
@@ -243,7 +243,7 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
     pairs = read_pairs(options, f"{flag} {name}").values
     path = f"{kinds[name].__module__}.{kinds[name].__qualname__}"
     try:
-        return build(Component(path=path, options={key: plain(value) for key, value in pairs.items()}))
+        return build(Component(path=path, options={key: plain_value(value) for key, value in pairs.items()}))
     except InputError as error:
         raise InputError(*(f"{flag} {message.removeprefix(f'{path}: ')}" for message in error.messages)) from None
     except (TypeError, ValueError, ImportError) as error:

@@ -15,7 +15,7 @@ from transformer_pl.runtime.files import read_yaml
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.sweep.grid import run_grid
 from transformer_pl.train.devices import hide_ranks
-from transformer_pl.trials import cleaning
+from transformer_pl.trials.listing import list_runs
 
 EXAMPLES = """\
 examples:
@@ -34,10 +34,8 @@ def main(words: list[str]) -> int:
     hide_ranks()
     console = command_console()
     if options.list:
-        cleaning.list_runs(options.runs, console)
+        list_runs(options.runs, console)
         return 0
-    if options.clean:
-        return cleaning.clean(options.runs, console)
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
@@ -50,7 +48,7 @@ def main(words: list[str]) -> int:
 def read_options(words: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m transformer_pl.sweep",
-        usage="%(prog)s FILE [options]\n       %(prog)s --list | --clean",
+        usage="%(prog)s FILE [options]\n       %(prog)s --list",
         description="Train the trials of a sweep file that are not finished, and print their table. The same command\n"
         "again continues where it was stopped. Defaults are in parentheses.",
         epilog=EXAMPLES,
@@ -81,12 +79,12 @@ def read_options(words: list[str]) -> argparse.Namespace:
     pruner = "none, median, halving or hyperband, with its options (the file's early_terminate, or none)"
     search.add_argument("--pruner", nargs="+", metavar=with_pairs, help=pruner)
     folder = parser.add_argument_group("without a FILE")
-    folder.add_argument("--list", action="store_true", help="list the sweeps and trials in the runs folder")
-    folder.add_argument("--clean", action="store_true", help="remove what the runs folder no longer needs; asks first")
+    listing = "list what is in the runs folder, how large it is, and what nothing needs"
+    folder.add_argument("--list", action="store_true", help=listing)
     options = parser.parse_args(words)
     complete_sweep_options(options)
-    if sum(map(bool, (options.file, options.list, options.clean))) != 1:
-        parser.error("give one of FILE, --list and --clean")
+    if bool(options.file) == options.list:
+        parser.error("give one of FILE and --list")
     if options.launcher == "slurm" and options.worker:  # one that was submitted
         options.launcher, options.parallel = "local", None
     elif options.launcher == "slurm":

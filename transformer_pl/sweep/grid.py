@@ -14,14 +14,14 @@ from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
-from transformer_pl.runtime.files import check_writable, read_json
+from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import task_of
 from transformer_pl.train.rehearsal import check_all, check_match
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import finished_results, read_plan
 
 SPREADS = {"demo": 0.7, "multi30k": 0.6}  # BLEU: `usual_spread` of the rows of Table 3 in sweeps/results
 
@@ -118,8 +118,8 @@ class GridCommand(SweepCommand):
 
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""
-        first, trials = read_json(self.folder / "plan.json"), self.options.runs / "trials"
-        has_begun = any((trials / one["folder"]).exists() for one in first.get("trials", ()))
+        first, trials = read_plan(self.folder), self.options.runs / "trials"
+        has_begun = any((trials / one["folder"]).exists() for one in first.get("trials", ()) if "folder" in one)
         return first["tested"] if has_begun and "tested" in first else tested_by(plan.sweep)
 
     def print_table(self, plan: Plan, exit_code: int) -> int:

@@ -5,16 +5,17 @@ and when it is preempted, it saves and is requeued. The workers share the sweep 
 """
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.config.types import TEXT
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.terminal import counted, say
 
@@ -70,35 +71,52 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
     return True
 
 
-def read_options(path: Path | None) -> dict[str, Any]:
+def read_options(path: Path | None) -> dict[str, str | None]:
     """The options of sbatch for one task, from a YAML file: `partition: long`. Which there are, sbatch itself says.
 
-    Raises an InputError for those that the sweep sets.
+    The value of `exclusive: true` is None, as of `exclusive:`; `exclusive: false` is left out. Raises an InputError for
+    those that the sweep sets, and for what cannot be an option.
     """
-    options = read_yaml(path) if path else {}
-    if ours := [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]:
-        raise InputError(*ours)
-    return options
+    options = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
+    mistakes = [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
+    for key, value in options.items():
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", key):
+            mistakes.append(f"{path}: {shown(key)}: must be an option of sbatch, without its dashes; correct it")
+        elif not isinstance(value, str | int | float | None):
+            mistakes.append(f"{path}: {key} = {shown(value)}: must be a text, a number, true or false; correct it")
+    if mistakes:
+        raise InputError(*mistakes)
+    given = {key: value for key, value in options.items() if value is not False}
+    return {key: None if value is None or value is True else str(value) for key, value in given.items()}
 
 
-def array_script(folder: Path, options: Mapping[str, Any], tasks: int, words: Sequence[str]) -> str:
+def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, words: Sequence[str]) -> str:
     """The batch script of an array of workers.
 
-    folder: of the sweep, where the tasks print. options: of sbatch. words: of the sweep command, as they were typed.
+    folder: of the sweep, where the tasks print. options: of `read_options`. words: of the sweep command, as they were
+    typed. Raises an InputError for an option of several lines.
     """
     output = str(folder / "slurm").replace("%", "%%")
     lines = [
-        f"--job-name={folder.name}",
+        f"--job-name={_quoted(folder.name)}",
         f"--array=0-{tasks - 1}",
-        *(f"--{key}={shlex.quote(str(value))}" for key, value in options.items()),
+        *(f"--{key}" if value is None else f"--{key}={_quoted(value)}" for key, value in options.items()),
         "--ntasks=1",
-        f"--output={shlex.quote(output)}/%A.%a.txt",
+        f"--output={_quoted(output)}/%A.%a.txt",
         "--open-mode=append",
         "--requeue",
         f"--signal=B:USR1@{SAVE_S}",
     ]
+    if broken := [line for line in lines if not re.fullmatch(TEXT, line)]:
+        rule = "must be text without control characters; correct it"
+        raise InputError(*(f"--launcher slurm: {shown(line)}: {rule}" for line in broken))
     words = [word for word in words if word != "--plan"]
     command = [sys.executable, "-m", "transformer_pl.sweep", *words, "--worker"]
     return SCRIPT.format(
         options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
     )
+
+
+def _quoted(value: str) -> str:
+    """A value as sbatch reads it in a script: as a shell does, but that a backslash counts between quotes, too."""
+    return value if value == shlex.quote(value) else "'" + re.sub(r"([\\'])", r"\\\1", value) + "'"

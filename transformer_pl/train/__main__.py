@@ -25,6 +25,7 @@ from transformer_pl.runtime.command_line import CommandParser, add_runs_option, 
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
+from transformer_pl.runtime.terminal import plain
 from transformer_pl.task import open_corpus
 from transformer_pl.train.devices import is_first_rank, join_world
 from transformer_pl.train.rehearsal import check_match, rehearse
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> int:
         if written.optim.match == "flops":
             check_match([(row, checked.passes)])
         if not sys.modules.get("lightning"):  # not yet: that takes seconds
-            print(f"{run.trial.folder}: importing torch", flush=True)
+            print(plain(f"{run.trial.folder}: importing torch"), flush=True)
         from transformer_pl.train.one_trial import train_trial
 
         if (code := train_trial(run, options.rerun, checked)) is not None:
@@ -124,10 +125,10 @@ def _report_ended(run: TrialRun) -> int:
     """Report a trial that has finished (exit code 0) or diverged (1), also to the run that W&B's agent has opened."""
     result, step = run.trial.result(), run.trial.diverged_at()
     if result:
-        print(f"{run.trial.folder}: finished already")
-        print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
+        print(plain(f"{run.trial.folder}: finished already"))
+        print(plain("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())), flush=True)
     else:
-        print(f"{run.trial.folder}: diverged at step {step}; --rerun trains it again")
+        print(plain(f"{run.trial.folder}: diverged at step {step}; --rerun trains it again"))
     if os.environ.get("WANDB_SWEEP_ID"):
         wandb = WandbRun(**run.labels())
         if result:

@@ -21,6 +21,7 @@ from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import plain
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
 from transformer_pl.train.logger import TrialLogger
@@ -140,7 +141,7 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
 
 def reuse_weights(run: TrialRun, result: dict[str, Any], logger: TrialLogger) -> Fitted:
     """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
-    print(f"weights: those of {result['folder']}, which differs only in decoding", flush=True)
+    print(plain(f"weights: those of {result['folder']}, which differs only in decoding"), flush=True)
     run.trial.link(result["folder"], WEIGHTS, "metrics.jsonl")
     logger.start(result["steps"])
     return Fitted(result["steps"], result["params"], 0.0)

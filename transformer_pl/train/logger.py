@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from transformer_pl.config.components import build
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.train.wandb_run import WandbRun
-from transformer_pl.trials.metrics import Diverged, Kind, metrics_to_json, parse_line
+from transformer_pl.trials.metrics import Diverged, Kind, metrics_lines, metrics_to_json
 from transformer_pl.trials.trial_run import TrialRun
 
 PRINT_EVERY_S = 5.0
@@ -39,11 +39,9 @@ class TrialLogger(Logger):
     @rank_zero_only
     def start(self, step: int) -> None:
         """Open the file for a training that continues at `step`: lines after it and of a final evaluation go."""
-        if self._path.exists():
-            written = self._path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            lines = [(text, parse_line(text)) for text in written]
-            kept = [text for text, line in lines if line and line["step"] <= step and line.get("kind") != "final"]
-            write_atomically(self._path, "".join(kept))
+        lines = metrics_lines(self._path)
+        kept = [text for text, line in lines if line["step"] <= step and line["kind"] != "final"]
+        write_atomically(self._path, b"".join(kept).decode())
         self._file = self._path.open("a", encoding="utf-8")
 
     @rank_zero_only

@@ -18,7 +18,7 @@ from transformer_pl.runtime.environment import code_state, describe_environment,
 from transformer_pl.runtime.errors import InputError, described
 from transformer_pl.runtime.files import check_writable, why_unwritable, write_atomically, write_json
 from transformer_pl.runtime.signals import Stopped, component_code
-from transformer_pl.runtime.terminal import command_console, logged, shown_stages
+from transformer_pl.runtime.terminal import command_console, logged, plain, shown_stages
 from transformer_pl.task import task_of
 from transformer_pl.train import fit
 from transformer_pl.train.evaluate import evaluate_trial
@@ -77,10 +77,10 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
         raise
     except Diverged as error:
         trial.set_status("diverged", step=error.step)
-        print(f"{trial.folder}: {error}; --rerun trains it again")
+        print(plain(f"{trial.folder}: {error}; --rerun trains it again"))
         return 1
     except Lost as lost:  # another process records how the trial ends
-        print(f"error: {lost}; the steps that this process has trained since then are dropped", file=sys.stderr)
+        print(plain(f"error: {lost}; the steps that this process has trained since then are dropped"), file=sys.stderr)
         return 1
     except Exception as error:
         reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
@@ -90,11 +90,11 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
             trial.set_status("failed", why=reason)
         if isinstance(error, InputError):  # which the command prints
             raise
-        traceback.print_exception(error)
-        print(f"error: {reason}", file=sys.stderr)
+        print(plain("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+        print(plain(f"error: {reason}"), file=sys.stderr)
         return 1
     print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
-    print(f"trial: {trial.folder}")
+    print(plain(f"trial: {trial.folder}"))
     return 0
 
 

@@ -22,6 +22,8 @@ from shlex import quote
 from typing import Any
 
 from transformer_pl.runtime.environment import PROJECT, why_unreachable
+from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.terminal import plain
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
 SEND_S = 30.0  # seconds that it gets where its server answers, or where the run is offline
@@ -98,6 +100,7 @@ def _read() -> None:
 
 
 def _keep_run() -> None:
+    os.environ.setdefault("WANDB_SILENT", "true")
     import wandb  # here, because it is slow
 
     run = _open_run(**_messages.get()[1])
@@ -121,15 +124,19 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
     The environment variables of W&B win over `name` and the default project. The run is online where there is an API
-    key and the server answers, and offline otherwise.
+    key and the server answers, and offline otherwise, or where the user wants that.
     """
     import wandb
 
     global _server
+    mode: Any = wandb.setup().settings.mode  # of WANDB_MODE, or else of `wandb offline` and `wandb disabled`
+    if mode == "disabled":
+        return wandb.init(mode=mode)  # a run that does nothing
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not id_file.exists():
-        id_file.write_text(f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}")
+        id_ = f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}"
+        write_atomically(id_file, id_)
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
         "job_type": "train",
@@ -144,8 +151,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     options["settings"] = wandb.Settings(
         console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
     )
-    mode: Any = os.environ.get("WANDB_MODE", "online")
-    reason = f"WANDB_MODE={mode}"
+    reason = "by `wandb offline` or WANDB_MODE"
     try:
         if mode == "online":
             _server = wandb.setup().settings.base_url
@@ -162,7 +168,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     if mode == "offline":
-        print(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*", flush=True)
+        print(plain(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*"), flush=True)
     return run
 
 

@@ -1,1 +1,1 @@
-"""One trial: its config and cost, its identity, its folder, how it ended; what `--list` and `--clean` see."""
+"""One trial: its config and cost, its identity, its folder, how it ended; what `--list` sees."""

@@ -4,12 +4,15 @@ A line is a JSON object: `step` (optimiser steps done), `kind` (`train`, `valida
 and `time` (seconds since 1970). Callbacks may add lines of their own.
 """
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+
+from transformer_pl.runtime.errors import shown, warn
+from transformer_pl.runtime.files import parse_json
+from transformer_pl.trials.records import HUGE, MetricsLine
 
 Kind = Literal["train", "validation", "final"]
 
@@ -65,25 +68,38 @@ def exemptions(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, without one that a process left unfinished."""
+    """The lines of a metrics file."""
+    return [line for _, line in metrics_lines(path)]
+
+
+def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """Each line as it is written, and what it says: the metrics, step, time and kind.
+
+    Left out are one that a process left unfinished, and, with one warning for the file, those of another form.
+    """
+    lines: list[tuple[bytes, dict[str, Any]]] = []
+    damaged: list[str] = []
     try:
         with path.open("rb") as file:
-            return [line for line in map(parse_line, file) if line]
+            for number, text in enumerate(file, start=1):
+                try:
+                    if text.endswith(b"\n"):
+                        lines.append((text, metrics_from_json(parse_json(text, MetricsLine))))
+                except ValueError as error:
+                    damaged.append(f"line {number}: {error}")
     except FileNotFoundError:
-        return []
-
-
-def parse_line(text: bytes | str) -> dict[str, Any] | None:
-    """The metrics, step, time and kind of a line; None for one that is not whole."""
-    try:
-        return metrics_from_json(json.loads(text)) if text[-1:] in ("\n", b"\n") else None
-    except ValueError:
-        return None
+        pass
+    except OSError as error:
+        damaged.append(error.strerror or str(error))
+    if damaged:
+        others = f", and {len(damaged) - 1} more lines" if damaged[1:] else ""
+        warn(f"{path}: what cannot be read is left out: {shown(damaged[0])}{others}")
+    return lines
 
 
 def finite_or_none(value: Any) -> Any:
-    """JSON has no infinity and no NaN: both become None (null)."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """JSON has no infinity and no NaN: both become None (null), and so does what is as good as infinite."""
+    return None if isinstance(value, float) and not abs(value) < HUGE else value
 
 
 def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
+from transformer_pl.trials.records import SweepPlan
 from transformer_pl.trials.trial import Trial
 
 MOST_LISTED = 20  # trials in a message
@@ -52,6 +53,11 @@ def find(runs: Path, name: str) -> dict[str, Any]:
     )
 
 
+def read_plan(folder: Path) -> dict[str, Any]:
+    """The content of the plan.json of a sweep's folder; empty where there is none that can be read."""
+    return read_json(folder / "plan.json", SweepPlan)
+
+
 def _ids_in_sweeps(runs: Path, name: str) -> set[str]:
     """The ids of the trials that `SWEEP/ROW/sSEED` names; a sweep by its name, or by its folder, such as table3-A@demo.
 
@@ -59,9 +65,9 @@ def _ids_in_sweeps(runs: Path, name: str) -> set[str]:
     """
     ids = set()
     for path in (runs / "sweeps").glob("*/plan.json"):
-        plan = read_json(path)
+        plan = read_plan(path.parent)
         for trial in plan.get("trials", []):
-            rows = [f"{sweep}/{trial.get('row')}" for sweep in (plan["name"], path.parent.name)]
+            rows = [f"{sweep}/{trial.get('row')}" for sweep in (plan.get("name"), path.parent.name)]
             if name in (*rows, *(f"{row}/s{trial.get('seed')}" for row in rows)):
-                ids.add(trial["id"])
+                ids.add(trial.get("id"))
     return ids

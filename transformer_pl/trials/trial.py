@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
+from transformer_pl.trials import records
 from transformer_pl.trials.lock import TrialLock
 from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
 
@@ -59,8 +60,8 @@ class Trial:
 
     def result(self) -> dict[str, Any] | None:
         """The content of result.json; None where the trial is not finished, or where the file cannot be read."""
-        if result := read_json(self.folder / "result.json"):
-            result["metrics"] = metrics_from_json(result.get("metrics", {}))
+        if result := read_json(self.folder / "result.json", records.Result):
+            result["metrics"] = metrics_from_json(result["metrics"])
         return result or None
 
     def diverged_at(self) -> int | None:
@@ -78,7 +79,7 @@ class Trial:
 
         Other keys are for people. A trial that no process trains is done if and only if it has a result.
         """
-        status = {"state": "new"} | read_json(self.folder / "status.json")
+        status = {"state": "new"} | read_json(self.folder / "status.json", records.Status)
         if status["state"] == "running" and self.lock.is_held():
             return status
         if self.result():
@@ -100,7 +101,7 @@ class Trial:
 
     def environment(self) -> dict[str, Any]:
         """The content of env.json; empty where the trial never ran."""
-        return read_json(self.folder / "env.json")
+        return read_json(self.folder / "env.json", records.Environment)
 
     def machine(self) -> dict[str, Any]:
         """What rounding depends on beside its identity; None where it is not known.
@@ -118,7 +119,7 @@ class Trial:
 
     def identity_inputs(self) -> dict[str, Any]:
         """The content of identity.json: what the id was made from; empty where the trial never ran."""
-        return read_json(self.folder / "identity.json")
+        return read_json(self.folder / "identity.json", records.IdentityInputs)
 
     def data(self) -> str | None:
         """The name of the folder of its dataset under runs/data; None where the trial never ran."""

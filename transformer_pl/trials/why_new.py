@@ -19,7 +19,8 @@ def why_new(inputs: Inputs, trial: Trial) -> str | None:
     """
     name = trial.folder.name.rpartition("-")[0]
     others = [Trial(path.parent) for path in trial.folder.parent.glob(f"{name}-*/identity.json")]
-    told = [differences(inputs, other.identity_inputs()) for other in others if other.result()]
+    known = [other.identity_inputs() for other in others if other.result()]
+    told = [differences(inputs, of_other) for of_other in known if of_other]
     similar = min(filter(None, told), key=len, default=[])
     return "; ".join(similar) if 0 < len(similar) <= MOST_DIFFERENCES else None
 

@@ -1,0 +1,54 @@
+"""YAML that is read strictly, and cannot grow beyond its file."""
+
+import time
+import tracemalloc
+
+import pytest
+
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.files import read_yaml
+
+DEEP = 5000
+
+
+def laughing(value, begin, end):
+    """Each of forty values holds ten aliases of the one before it."""
+    lines = [f"a0: &a0 {value}"]
+    for n in range(1, 40):
+        entries = [f"k{i}: *a{n - 1}" if begin == "{" else f"*a{n - 1}" for i in range(10)]
+        lines.append(f"a{n}: &a{n} {begin}{', '.join(entries)}{end}")
+    return "\n".join(lines)
+
+
+TOO_MUCH = {
+    "laughing lists": laughing("[x, x]", "[", "]"),
+    "laughing mappings": laughing("{x: 1}", "{", "}"),
+    "brackets": "a: " + "[" * DEEP,
+    "closed brackets": "a: " + "[" * DEEP + "]" * DEEP,
+    "braces": "a: " + "{b: " * DEEP,
+    "indented": "".join("  " * n + "a:\n" for n in range(1000)),
+    "dashes": "a:\n" + "- " * DEEP + "x",
+    "keys": "? " * DEEP + "a",
+    "itself": "a: &a [*a]",
+    "itself, below": "a: &a {b: [1, {c: *a}]}",
+}
+
+
+@pytest.mark.parametrize("text", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_what_would_grow_or_go_deep_without_end_is_refused_at_once(tmp_path, text):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    tracemalloc.start()
+    began = time.monotonic()
+    with pytest.raises(InputError, match=rf"^{path} line \d+: ") as refused:
+        read_yaml(path)
+    assert time.monotonic() - began < 10 and tracemalloc.get_traced_memory()[1] < 2e7
+    tracemalloc.stop()
+    assert len(refused.value.messages) == 1 and len(str(refused.value)) < 500
+
+
+def test_an_alias_stands_for_its_value(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("a: &a [1, two]\nb: *a\nc: &c {d: *a, e: &e 3}\nf: [*c, *e]\n")
+    one, two = [1, "two"], {"d": [1, "two"], "e": 3}
+    assert read_yaml(path) == {"a": one, "b": one, "c": two, "f": [two, 3]}

@@ -1,0 +1,119 @@
+"""`sweep --list`: what lies in a runs folder, how large it is, and what of it nothing needs. It removes nothing."""
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from transformer_pl.data.prepared import Meta
+from transformer_pl.runtime.files import read_json
+from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.trials.metrics import main_score
+from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.trial import TRIAL_FOLDER, Trial, trial_id
+
+
+def list_runs(runs: Path, console: Console) -> None:
+    """Print the sweeps, trials and datasets of a runs folder, and what nothing needs. Other files are left out."""
+    plans = {folder: plan for folder in _folders(runs / "sweeps") if "trials" in (plan := read_plan(folder))}
+    trials, datasets = _trials(runs), _datasets(runs)
+    files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials), *datasets)}
+    if not files:
+        say(console, f"{runs}: no sweep, no trial and no dataset")
+        return
+    states = {trial_id(trial.folder.name): trial.state() for trial in trials}
+    sweeps = _table("sweep", "trials", "differs by", "changed", "size")
+    for folder, plan in sorted(plans.items(), key=lambda item: _newest(files[item[0]]), reverse=True):
+        counts = Counter(states.get(trial_id(trial.get("folder", "")), "new") for trial in plan["trials"])
+        by_state = ", ".join(f"{count} {state}" for state, count in counts.items())
+        sweeps.add_row(folder.name, by_state, plan.get("differs", ""), *_changed_and_size(files[folder]))
+    of_trials = _table("id", "trial", "state", "score", "changed", "size")
+    for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
+        id_, result = trial_id(trial.folder.name), trial.result()
+        score = "{} {:.1f}".format(*main_score(result)) if result else "-"
+        name = trial.folder.name.removesuffix(f"-{id_}")
+        of_trials.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
+    of_datasets = _table("dataset", "text", "changed", "size")
+    for folder, meta in datasets.items():
+        of_datasets.add_row(folder.name, meta["corpus"], *_changed_and_size(files[folder]))
+    for table in (sweeps, of_trials, of_datasets):
+        if table.row_count:
+            console.print(table, "")
+    say(console, f"{counted(len(trials), 'trial')}, {_size(f for group in files.values() for f in group)} under {runs}")
+    if unneeded := find_unneeded(runs):
+        say(console, f"nothing needs these ({_size(file for folder in unneeded for file in files[folder])}):")
+        for folder, reason in unneeded.items():
+            say(console, f"  {folder}: {reason}")
+
+
+def find_unneeded(runs: Path) -> dict[Path, str]:
+    """The trials without a result that no process holds, and the datasets that no other trial names; with the reasons.
+
+    A diverged trial has ended: it is needed, and so is every dataset while a trial has not said which it uses.
+    """
+    trials = _trials(runs)
+    found = {
+        trial.folder: f"{trial.state()}, without a result"
+        for trial in trials
+        if trial.needs_training() and not trial.lock.is_held()
+    }
+    named = {trial.data() for trial in trials if trial.folder not in found}
+    if None not in named:
+        found |= {folder: "no other trial names this dataset" for folder in _datasets(runs) if folder.name not in named}
+    return found
+
+
+def _trials(runs: Path) -> list[Trial]:
+    """The trials of a runs folder: the name of each ends with an id, and it has a status."""
+    folders = [folder for folder in _folders(runs / "trials") if TRIAL_FOLDER.fullmatch(folder.name)]
+    return [Trial(folder) for folder in folders if (folder / "status.json").exists()]
+
+
+def _datasets(runs: Path) -> dict[Path, dict[str, Any]]:
+    """The prepared datasets of a runs folder, whose names are hashes, each with its meta.json."""
+    folders = [folder for folder in _folders(runs / "data") if re.fullmatch("[0-9a-f]{16}", folder.name)]
+    return {folder: meta for folder in folders if (meta := read_json(folder / "meta.json", Meta))}
+
+
+def _folders(place: Path) -> list[Path]:
+    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in headings:
+        justify: Literal["right", "left"] = "right" if heading in ("size", "score") else "left"
+        table.add_column(heading, overflow="fold", no_wrap=heading == "id", justify=justify)
+    return table
+
+
+def _files(folder: Path) -> list[os.stat_result]:
+    """The status of every file in a folder. A file that is removed meanwhile is left out."""
+    statuses = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                statuses.append(os.lstat(os.path.join(parent, name)))
+    return statuses
+
+
+def _newest(files: Iterable[os.stat_result]) -> float:
+    """When the newest file was written."""
+    return max((file.st_mtime for file in files), default=0.0)
+
+
+def _changed_and_size(files: list[os.stat_result]) -> tuple[str, str]:
+    return time.strftime("%d %b %H:%M", time.localtime(_newest(files))), _size(files)
+
+
+def _size(files: Iterable[os.stat_result]) -> str:
+    """What files take on disk. A file that two trials share counts once."""
+    return decimal(sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()))

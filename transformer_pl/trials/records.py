@@ -1,0 +1,130 @@
+"""The forms of the JSON files in a runs folder, which are checked where a file is read.
+
+A file of another form counts as missing, and a warning says what is wrong with it. Keys that a form does not name may
+hold anything.
+"""
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, Field, with_config
+from typing_extensions import TypedDict
+
+HUGE = 1e100  # numbers are smaller: their sums do not overflow. An infinite perplexity is null
+OPEN = ConfigDict(strict=True, extra="allow")
+
+Number = Annotated[float, Field(gt=-HUGE, lt=HUGE, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, lt=HUGE, allow_inf_nan=False)]
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+Id = Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
+FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$", max_length=255)]
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class Ending(TypedDict):
+    """How a training ended, as `Convergence` says."""
+
+    fall: Number
+    noise: Number | None
+    validations: Natural
+
+
+@with_config(OPEN)
+class ResultFields(TypedDict):
+    id: Id
+    weights_id: Id
+    weights_of: NotRequired[Id | None]
+    name: str
+    scale: str
+    seed: Natural
+    config: dict[str, Any]
+    metrics: dict[str, Number | None]
+    score: str
+    signature: str
+    params: Natural
+    steps: Natural
+    stopped_early: NotRequired[bool]
+    flops: Amount
+    tokens_per_s: Amount | None
+    wall_s: Amount
+    exempt: NotRequired[dict[str, dict[str, str]]]
+    convergence: NotRequired[Ending | None]
+    finished: NotRequired[str]
+
+
+def _complete(result: ResultFields) -> ResultFields:
+    for name in ("val/ppl", f"val/{result['score']}"):
+        if name not in result["metrics"]:
+            raise ValueError(f"metrics must hold {name}")
+    for key in ("trainer.devices", "trainer.num_nodes"):
+        if not isinstance(result["config"].get(key, 1), int):
+            raise ValueError(f"config must have a whole number as {key}")
+    return result
+
+
+Result = Annotated[ResultFields, AfterValidator(_complete)]  # of result.json
+
+
+@with_config(OPEN)
+class Status(TypedDict):
+    """Of status.json, see `Trial.status`."""
+
+    state: Literal["running", "stopped", "failed", "diverged", "done", "pruned"]
+    step: NotRequired[Natural]
+    translated: NotRequired[str]
+
+
+@with_config(OPEN)
+class Environment(TypedDict, total=False):
+    """Of env.json: where a trial ran."""
+
+    data: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    cpu: str
+    gpus: list[str]
+    threads: Annotated[int, Field(ge=1, le=1024)]
+    packages: dict[str, str]
+
+
+@with_config(OPEN)
+class IdentityInputs(TypedDict):
+    """Of identity.json: what an id is a hash of."""
+
+    parts: dict[str, str]
+
+
+@with_config(OPEN)
+class PlannedRecord(TypedDict, total=False):
+    """Of plan.json: a trial, of a grid or of a search."""
+
+    row: str
+    seed: Natural
+    id: Id
+    folder: FileName
+
+
+class Tested(TypedDict):
+    """Of plan.json: what its table tests."""
+
+    rows: list[str]
+    seeds: list[int]
+    metric: list[str]
+
+
+@with_config(OPEN)
+class SweepPlan(TypedDict, total=False):
+    """Of plan.json: a sweep."""
+
+    name: str
+    scale: str
+    trials: list[PlannedRecord]
+    tested: Tested
+    command: str
+    differs: str
+
+
+@with_config(ConfigDict(strict=True))
+class MetricsLine(TypedDict, extra_items=Number | None):  # type: ignore[call-arg]
+    """A line of metrics.jsonl."""
+
+    step: Natural
+    kind: NotRequired[Literal["train", "validation", "final"]]
+    time: NotRequired[Amount]
