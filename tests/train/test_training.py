@@ -5,16 +5,18 @@ import os
 import sys
 from importlib.metadata import PackageNotFoundError
 
+import lightning as L
 import numpy as np
 import pytest
 import sacrebleu
 import tiny_trials
 import torch
 from lightning.pytorch.utilities import rank_zero_only
+from rounds import torch_loss
 from small_trainings import config, fit
 
 from transformer_pl.config import EOS, Decode
-from transformer_pl.data.batches import collate
+from transformer_pl.data.batches import collate, token_batches
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.runtime import environment
 from transformer_pl.train.evaluate import reference_likelihood, translate
@@ -29,6 +31,43 @@ def test_training_follows_the_constraint_from_its_first_step(prepared):
     assert [step for step, _ in rates] == list(range(1, 13))
     for step, rate in rates:
         assert rate == pytest.approx(0.5 * 16**-0.5 * min(step**-0.5, step * 10**-1.5))
+
+
+def by_hand(prepared, keys):
+    """The weights before a training without dropout, and after it by the equations of Section 5, and of Adam (Kingma
+    and Ba 2015, algorithm 1) on gradients of whole batches that are clipped by their norm. And these norms."""
+    L.seed_everything(keys.seed, verbose=False)
+    model, split = TransformerModule(keys, len(prepared.tokenizer)).model, prepared.split("train")
+    lengths = split.source.lengths_with_special, split.target.lengths_with_special
+    batches = token_batches(*lengths, keys.data.batch_tokens, keys.data.max_length, keys.seed, epoch=0)
+    weights, optim = list(model.parameters()), keys.optim
+    before, norms = [weight.detach().clone() for weight in weights], []
+    means, squares = ([torch.zeros_like(weight) for weight in weights] for _ in range(2))
+    for step, indexes in enumerate(batches[: keys.steps], start=1):
+        batch = collate(split, indexes)
+        loss = torch_loss(model(batch.source, batch.target_in), batch.target_out, optim.eps_ls)
+        gradients = torch.autograd.grad(loss / batch.target_out.count_nonzero(), weights)
+        norms.append(sum(gradient.double().square().sum() for gradient in gradients).sqrt().item())
+        rate = optim.lr_scale * model.embedding.weight.shape[1] ** -0.5 * min(step**-0.5, step * optim.warmup**-1.5)
+        with torch.no_grad():
+            for weight, mean, square, gradient in zip(weights, means, squares, gradients, strict=True):
+                clipped = gradient * min(1, optim.clip / norms[-1])
+                mean.lerp_(clipped, 1 - optim.beta1)
+                square.lerp_(clipped**2, 1 - optim.beta2)
+                root = (square / (1 - optim.beta2**step)).sqrt()
+                weight -= rate * mean / (1 - optim.beta1**step) / (root + optim.eps)
+    return before, weights, norms
+
+
+def test_a_training_follows_the_equations_of_adam_on_clipped_gradients(prepared):
+    """With so great an eps the size of a gradient counts, too. Some of them are clipped, others are not."""
+    adam = {"optim__eps": 0.01, "optim__beta1": 0.7, "optim__beta2": 0.9, "optim__eps_ls": 0.2, "optim__lr_scale": 0.3}
+    keys = config(model__p_drop=0.0, optim__clip=1.3, trainer__accumulate=3, trainer__val_every=50, **adam)
+    before, expected, norms = by_hand(prepared, keys)
+    assert min(norms) < keys.optim.clip < max(norms)
+    module, _ = fit(prepared, keys)
+    for (name, weight), old, new in zip(module.model.named_parameters(), before, expected, strict=True):
+        assert (weight - new).norm() < 1e-4 * (new - old).norm(), name
 
 
 def test_no_two_pairs_of_seed_and_rank_draw_the_same_dropout():
