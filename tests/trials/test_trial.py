@@ -1,15 +1,19 @@
 """A trial's files, its lock, and what becomes of a trial whose files cannot be read."""
 
+import statistics
+
 import pytest
 import tiny_trials
 import torch
 from helpers import a_result
 from tiny_trials import train
 
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.cleaning import find_removable
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
+from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
 BLEU = Translation.measure
@@ -130,6 +134,32 @@ def test_sentences_that_cannot_be_read_are_named(tmp_path, content):
 
 
 # What a training leaves
+
+COUNTING = """
+from copying_task import Copying
+
+class Counting(Copying):
+    calls = 0
+
+    def score(self, hypotheses, references, config):
+        Counting.calls += 1
+        return super().score(hypotheses, references, config)._replace(metrics={"right": Counting.calls})
+"""
+
+
+def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(tmp_path, module):
+    """Each score of this task differs from those before."""
+    module(COUNTING)
+    keys = {"data.task": "stranger.Counting", "data.path": None, "data.vocab_size": 275, "trainer.val_sample": 2}
+    code, trial = train(tmp_path / "runs", keys)
+    result, lines = trial.result(), trial.metrics()
+    assert code == 0 and result["params"] == sum(weight.numel() for weight in trial.weights().values())
+    samples, rates = ([line[name] for line in lines if name in line] for name in ("val/right_sample", "tokens_per_s"))
+    assert result["metrics"]["val/right_sample"] == samples[-1] > samples[0]
+    assert result["tokens_per_s"] == pytest.approx(statistics.fmean(rates), abs=0.1)
+    prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
+    [cost] = training_costs([(trained_config(result | {"folder": trial.folder}), prepared.mean_lengths)])
+    assert (result["flops"], result["params"]) == cost[::-1] and max(prepared.mean_lengths) < ASSUMED_LENGTH - 1
 
 
 def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
