@@ -13,6 +13,7 @@ from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.cleaning import find_removable
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
+from transformer_pl.trials.lock import Lost, TrialLock
 from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
@@ -92,6 +93,47 @@ def test_a_trial_is_one_process_s_at_a_time(tmp_path):
         trial.set_status("running")
         assert trial.state() == "running"
     assert not trial.lock.is_held() and trial.state() == "stopped"
+
+
+def lost(*_):
+    raise Lost
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda trial: trial.set_status("done"),
+        lambda trial: trial.save_weights({"a": torch.zeros(1)}),
+        lambda trial: trial.save_sentences("val", ["a"], "bleu", [[0] * 10], [1.0], [1]),
+        lambda trial: trial.finish(a_result()),
+    ],
+    ids=["status", "weights", "sentences", "result"],
+)
+def test_a_trial_that_another_process_has_taken_over_is_written_by_that_alone(tmp_path, monkeypatch, write):
+    monkeypatch.setattr(TrialLock, "check", lost)
+    with pytest.raises(Lost):
+        write(Trial(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_has_lost_its_trial_ends_and_does_not_say_how(tmp_path, monkeypatch):
+    monkeypatch.setattr(TrialLock, "check", lost)
+    code, trial = train(tmp_path / "runs", {})
+    assert code == 1 and trial.state() == "new"
+
+
+def test_a_trial_whose_result_cannot_be_written_keeps_its_checkpoints(tmp_path):
+    """So that the next command need not train it again."""
+    checkpoint, in_the_way = tmp_path / "checkpoints" / "last.ckpt", tmp_path / "result.json"
+    for folder in (checkpoint.parent, in_the_way):
+        folder.mkdir()
+    checkpoint.touch()
+    with pytest.raises(OSError):
+        Trial(tmp_path).finish(a_result())
+    assert checkpoint.exists()
+    in_the_way.rmdir()
+    Trial(tmp_path).finish(a_result())
+    assert not checkpoint.exists()
 
 
 # Files that cannot be read
