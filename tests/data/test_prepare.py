@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_pl.config import Data
+from transformer_pl.data import prepare as preparing
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared, token_type
 from transformer_pl.data.selection import count_pairs
@@ -152,6 +153,15 @@ def test_a_folder_that_cannot_be_written_or_fills_up_is_named(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(InputError, match=f"{tmp_path}/runs/data: .*--runs"):
         prepare(DATA, tmp_path / "runs", in_memory())
+
+
+def test_a_vocabulary_is_learned_from_so_many_sentences_at_most(tmp_path, monkeypatch):
+    """Source and target count. They are evenly spaced. Each pair has a sign of its own."""
+    monkeypatch.setattr(preparing, "MOST_SENTENCES", 10)
+    signs = [chr(0x4E00 + i) for i in range(40)]
+    pairs = PAIRS | {"train": [(f"low {sign}", "tief") for sign in signs]}
+    vocabulary = prepare(Data(vocab_size=275), tmp_path, in_memory(pairs)).tokenizer.vocabulary()
+    assert [i for i, sign in enumerate(signs) if sign in vocabulary] == [0, 8, 16, 24, 32]
 
 
 # Mistakes

@@ -155,6 +155,7 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     assert [line.split(" ~1:30 ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
     assert any("about 13:30" in line for line in lines)
     assert any("about 3:22" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
+    assert any("about 1:30" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=20))
 
 
 def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path):
