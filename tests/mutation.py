@@ -124,17 +124,24 @@ def try_module(copy: Path, file: str, count: int, seed: int) -> tuple[int, list[
     path = copy / "transformer_pl" / file
     own, began = path.read_text(), _cpu_s()
     if _fork(TESTS[file], WAITING_S):
-        sys.exit(f"the tests of {file} fail without a change:\n{(copy.parent / 'log').read_text()}")
+        raise RuntimeError(f"the tests of {file} fail without a change:\n{(copy.parent / 'log').read_text()}")
     limit_s = max(LEAST_S, TIMES * (_cpu_s() - began))
     cached = Path(importlib.util.cache_from_source(str(path)))
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+    def notice(source: str) -> bool:
+        """Whether the tests fail with this source of the module."""
+        cached.unlink(missing_ok=True)
+        path.write_text(source)
+        return bool(_fork(TESTS[file], limit_s))
+
+    if not notice("raise ImportError\n"):
+        raise RuntimeError(f"{file}: must be imported in each fork, but was imported before; mend _independent")
     drawn = list(islice(mutants(own, random.Random(f"{seed} {file}")), count))
     survivors = []
     for mutant in drawn:
-        cached.unlink(missing_ok=True)
-        path.write_text(mutant.source)
-        if not _fork(TESTS[file], limit_s):
+        if not notice(mutant.source):
             survivors.append(mutant)
         print("S" if mutant in survivors else ".", end="", file=sys.stderr, flush=True)  # survived, or killed
     path.write_text(own)
@@ -142,14 +149,19 @@ def try_module(copy: Path, file: str, count: int, seed: int) -> tuple[int, list[
 
 
 def _independent(copy: Path, file: str) -> list[str]:
-    """The modules of the project that neither are this one nor import it, not even through others."""
+    """The modules of the project that neither are this one nor import it, not even through others.
+
+    Whoever imports a module imports the packages above it first, and what these import.
+    """
     imports: dict[str, set[str]] = {}
     for path in (copy / "transformer_pl").rglob("*.py"):
-        name = ".".join(path.relative_to(copy).with_suffix("").parts)
-        imports[name] = set()
+        name = ".".join(path.relative_to(copy).with_suffix("").parts).removesuffix(".__init__")
+        named = {name}
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
-                imports[name] |= {str(node.module), *(f"{node.module}.{one.name}" for one in node.names)}
+                named |= {str(node.module), *(f"{node.module}.{one.name}" for one in node.names)}
+        packages = {one[:end] for one in named for end in range(len(one)) if one[end] == "."}
+        imports[name] = named | packages
     dependent = {f"transformer_pl.{file.removesuffix('.py').replace('/', '.')}"}
     while more := {name for name in imports.keys() - dependent if imports[name] & dependent}:
         dependent |= more

@@ -121,6 +121,13 @@ def test_a_dataset_is_loaded_once_at_its_commit_when_it_is_read(online):
     assert online == [(("wmt/wmt14",), {"name": "de-en", "revision": COMMIT})]
 
 
+def test_other_splits_are_another_text():
+    """Else one would be taken for the other, as both are prepared in the folder that the fingerprint names."""
+    keys = [{}, {"train": "half"}, {"val": "half"}, {"test": "half"}, {"subset": "de-en"}]
+    texts = [open_corpus(Data(hub="wmt/wmt14", revision=COMMIT, **one)).fingerprint for one in keys]
+    assert all(texts.count(one) == 1 for one in texts)
+
+
 def test_the_hub_s_own_conversion_has_a_folder_for_each_subset(online, cache, monkeypatch):
     """Its branch says no names of subsets."""
     ref = cache / "hub" / "datasets--a--b" / "refs" / "refs" / "convert" / "parquet"  # as a download leaves it

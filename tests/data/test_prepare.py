@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from transformer_pl.config import Data
+from transformer_pl.data import prepare as preparing
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared, token_type
 from transformer_pl.data.selection import count_pairs
@@ -68,7 +69,7 @@ def test_arrays_are_small_mapped_and_counted(prepared):
     assert tokens.lengths.tolist() == [len(tokens[i]) for i in range(len(tokens))] == [len(row) for row in tokens]
     assert tokens.lengths.sum() == len(tokens.flat) == prepared.meta["splits"]["train"]["source_pieces"]
     assert prepared.is_counted() and len(prepared.tokenizer) == 300
-    assert prepared.mean_lengths[0] == tokens.lengths_with_special.mean()
+    assert list(prepared.mean_lengths) == [side.lengths_with_special.mean() for side in prepared.split("train")]
     assert (token_type(2**16), token_type(2**16 + 1)) == (np.uint16, np.uint32)
     with pytest.raises(IndexError):
         tokens[len(tokens)]
@@ -162,6 +163,15 @@ def test_a_folder_that_cannot_be_written_or_fills_up_is_named(tmp_path):
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(InputError, match=f"{tmp_path}/runs/data: .*--runs"):
         prepare(DATA, tmp_path / "runs", in_memory())
+
+
+def test_a_vocabulary_is_learned_from_so_many_sentences_at_most(tmp_path, monkeypatch):
+    """Source and target count. They are evenly spaced. Each pair has a sign of its own."""
+    monkeypatch.setattr(preparing, "MOST_SENTENCES", 10)
+    signs = [chr(0x4E00 + i) for i in range(40)]
+    pairs = PAIRS | {"train": [(f"low {sign}", "tief") for sign in signs]}
+    vocabulary = prepare(Data(vocab_size=275), tmp_path, in_memory(pairs)).tokenizer.vocabulary()
+    assert [i for i, sign in enumerate(signs) if sign in vocabulary] == [0, 8, 16, 24, 32]
 
 
 # Mistakes

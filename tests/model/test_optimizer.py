@@ -49,6 +49,21 @@ def test_the_keys_of_adam_are_given_to_an_optimizer_that_has_them():
     assert isinstance(optimizer, torch.optim.SGD) and group["momentum"] == 0.5 and group["lr"] == rates[0]
 
 
+TABLE = """
+class Table:
+    def __init__(self, config, optim):
+        self.rates = [step / 100 for step in range(1, optim.max_steps + 1)]
+    def __call__(self, step):
+        return self.rates[step - 1]
+"""
+
+
+def test_a_schedule_is_asked_for_the_steps_of_the_training_alone(module):
+    """After the last step torch asks once more, where a table has nothing left."""
+    module(TABLE)
+    assert built(schedule="stranger.Table")[2] == [*(step / 100 for step in range(1, 101)), 1.0]
+
+
 @pytest.mark.parametrize("name", ["Cosine", "Linear", "Constant", "InverseSquareRootWithoutWarmup"])
 def test_a_schedule_begins_and_ends_as_its_name_says(name):
     """Without options each has equation 3's greatest rate, so that a row changes the shape alone."""

@@ -102,6 +102,20 @@ def test_auxiliary_losses_are_trained_on_and_logged_but_no_part_of_the_validatio
     assert found[1e6] < found[0.5]
 
 
+def test_an_auxiliary_loss_is_added_to_the_loss_of_a_token(module, tmp_path):
+    """Whatever the number of tokens, or of parts of the batch: a step of SGD follows its gradient alone, so great it is
+    beside the other."""
+    module(AUXILIARY.replace("square().mean()", "mean()"))
+    keys = {"model.ffn": "stranger.Pulling", "model.ffn.weight": 1e5, "optim.optimizer": "torch.optim.SGD"}
+    for accumulate in (1, 3):
+        more = {"optim.max_steps": 1, "trainer.val_every": 1, "trainer.accumulate": accumulate}
+        _, trial = tiny_trials.train(tmp_path / f"runs{accumulate}", keys | more)
+        rate, weights = trial.metrics()[0]["lr"], trial.weights()
+        biases = [value for name, value in weights.items() if name.endswith("ffn.W_1.bias")]
+        expected = torch.full_like(biases[0], -rate * 1e5 / len(biases[0]))
+        assert len(biases) == 4 and all(torch.allclose(bias, expected, rtol=1e-2) for bias in biases)
+
+
 def test_auxiliary_losses_are_summed_over_the_components(module):
     module(AUXILIARY)
     model = built(ffn="stranger.Pulling")
@@ -111,6 +125,25 @@ def test_auxiliary_losses_are_summed_over_the_components(module):
             layer.ffn.W_1.bias.fill_(2.0)
     model(torch.ones(1, 4, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
     assert model.auxiliary()["pull"].item() == pytest.approx(6 * 0.5 * 4)
+
+
+FINAL = """
+from torch import nn
+from transformer_pl.model import PostNormResidual
+
+class Named(PostNormResidual):
+    def final_norm(self):
+        norm = nn.Identity()
+        norm.of = [self]
+        return norm
+"""
+
+
+def test_what_follows_a_stack_is_of_its_last_residual(module):
+    module(FINAL)
+    model = built(residual="stranger.Named")
+    assert model.encoder_norm.of == [model.encoder[-1].residual[-1]]
+    assert model.decoder_norm.of == [model.decoder[-1].residual[-1]]
 
 
 def test_each_stack_has_its_depth_and_costs_what_it_has():

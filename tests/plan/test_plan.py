@@ -6,6 +6,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from grids import small_grid
 from helpers import ROOT, a_result
 from rich.console import Console
 
@@ -16,8 +17,10 @@ from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.train.__main__ import read_argv
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.trial import trial_folder
+from transformer_pl.trials.trial_config import trial_config
 
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
@@ -69,6 +72,17 @@ def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
         assert one.prepared.folder.parent == tmp_path / "data" and not one.prepared.folder.exists()
     assert len({one.identity.trial for one in trials}) == 10
     assert len({one.prepared.folder for one in trials}) == 1  # all read one dataset
+
+
+def test_the_arguments_of_a_trial_give_its_config(tmp_path):
+    """Also of what is no single word, with false and null in it."""
+    stop = {"monitor": "val/loss", "check_finite": False, "stopping_threshold": None, "in_identity": True}
+    callbacks = [{"lightning.pytorch.callbacks.EarlyStopping": stop}, "stopping_callback.StopAt"]
+    rows = ("base", "model.h=4 model.p_drop=0.0", "data.train_pairs=None decode.alpha=1e-05")
+    file = small_grid(tmp_path / "grid", rows, (1, 3), trainer__callbacks=callbacks)
+    for planned in plan_trials(read_sweep(file), tmp_path / "runs"):
+        options, levels = read_argv(planned.argv)
+        assert trial_config(levels) == planned.config and options.runs == tmp_path / "runs"
 
 
 def test_what_is_kept_of_a_plan(tmp_path):
@@ -155,6 +169,7 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     assert [line.split(" ~1:30 ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
     assert any("about 13:30" in line for line in lines)
     assert any("about 3:22" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
+    assert any("about 1:30" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=20))
 
 
 def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path):

@@ -36,6 +36,8 @@ def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sw
     for key in KEYS:
         assert len({point[key] for point in tuning.points}) == 9  # no two tries are the same
         assert all(base[key] / REACH <= point[key] <= base[key] * REACH for point in tuning.points)
+        spread = [math.log(point[key] / base[key], REACH) for point in tuning.points]
+        assert min(spread) < -0.6 and max(spread) > 0.6 and abs(sum(spread)) < 1  # on a scale of logarithms
     tries = tuning.tries(sweep)
     tried = [[{key: row.configs[0].flat()[key] for key in KEYS} for row in tries.rows[at : at + 9]] for at in (0, 9)]
     assert tried[0] == tried[1] == tuning.points
@@ -138,3 +140,15 @@ def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
     rates = [row.configs[0].optim.lr_scale for row in best.rows]
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
     assert "1 diverged or failed" in best.notes[-1]
+    assert best.base == best.rows[0].configs[0]  # what the others are compared with is tuned as they are
+
+
+def test_the_best_try_has_the_highest_score_where_that_decides(sweep_file, tmp_path):
+    sweep = read_sweep(sweep_file)
+    tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, None)
+    tried = plan_trials(tuning.tries(sweep), tmp_path)
+    for one, bleu in zip(tried, (5.0, 9.0, 7.0, 3.0, 2.0, 4.0), strict=True):
+        one.trial.folder.mkdir(parents=True)
+        one.trial.finish(a_result(metrics={"val/ppl": bleu, "val/bleu": bleu}))
+    rates = [row.configs[0].optim.lr_scale for row in tuning.best(sweep, tried).rows]
+    assert rates == [tuning.points[1]["optim.lr_scale"], tuning.points[2]["optim.lr_scale"]]

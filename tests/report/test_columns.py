@@ -192,7 +192,7 @@ def test_unmeasured_values_are_never_numbers():
         row(config(model__h=1), None, None, state="failed"),
         row(config(model__h=4), None, None),
         row(config(model__h=16), 61.0, None, state="failed"),
-        row(config(model__h=32), 61.0, None, 63.0, state="diverged"),
+        row(config(model__h=32), 61.0, None, 63.0, None, state="diverged"),
         RowResults(config(model__h=2), [None] * 2, ["failed", "diverged"]),
     ]
     table = build_table(rows, config())
@@ -200,11 +200,11 @@ def test_unmeasured_values_are_never_numbers():
     assert column(table, "PPL") == ["3.00", "failed", "-", "3.00", "3.00", "diverged"]
     assert column(table, "params")[1:3] == column(table, "Δ BLEU")[1:3] == ["-", "-"]
     assert column(table, "Δ BLEU")[4] == "+1.0"
-    counts = ["2", "0/2, 2 failed", "0/2", "1/2, 1 failed", "2/3, 1 diverged", "0/2, 1 failed, 1 diverged"]
-    assert column(table, "seeds") == counts and "2 trials diverged" in said(table)
+    counts = ["2", "0/2, 2 failed", "0/2", "1/2, 1 failed", "2/4, 2 diverged", "0/2, 1 failed, 1 diverged"]
+    assert column(table, "seeds") == counts and "3 trials diverged" in said(table)
     lines = read_csv(table)
     assert [line["failed"] for line in lines] == ["0", "2", "0", "1", "0", "1"]
-    assert [(line["done"], line["diverged"]) for line in lines[3:]] == [("1", "0"), ("2", "1"), ("0", "1")]
+    assert [(line["done"], line["diverged"]) for line in lines[3:]] == [("1", "0"), ("2", "2"), ("0", "1")]
     assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
 
 
@@ -233,7 +233,9 @@ def test_the_first_note_says_how_the_rows_were_trained():
     note = build_table([row(c, 60.0)], c).notes[0]  # the paper has no such row
     for value in (f"{c.steps:,}", f"{c.data.batch_tokens:,}", c.data.hub, "N 10", f"width {c.model.width:g}"):
         assert value in note
-    assert f"last {c.averaged} checkpoints" in note and "other" not in note
+    assert f"last {c.decode.average} checkpoints" in note and "other" not in note
+    few = config("multi30k", optim__max_steps=1000)  # three validations: at steps 425 and 850, and at the end
+    assert "last 3 checkpoints" in build_table([row(few, 60.0)], few).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -550,18 +552,20 @@ def test_differing_text_or_vocabulary_has_a_note():
 def all_rows():
     """With names as a sweep gives them."""
     names = [" ".join(f"{key}={value}" for key, value in printed.differs.items()) for printed in TABLE3]
-    rows = [row(config(**printed.differs), 60 + i / 3, 61 + i / 7) for i, printed in enumerate(TABLE3)]
+    rows = [row(config(**printed.differs), 60 + i / 3, 61 + i / 7, 63.0) for i, printed in enumerate(TABLE3)]
     return [one._replace(name=name) for one, name in zip(rows, names, strict=True)]
 
 
 def test_csv_has_full_precision():
     rows = all_rows()
+    for one in rows:
+        one.results[2]["flops"] = 4e15
     lines = read_csv(build_table(rows, config()))
     base = statistics.mean(rows[0].scores)
     for line, one, printed in zip(lines, rows, TABLE3, strict=True):
         assert float(line["val/bleu.mean"]) == pytest.approx(statistics.mean(one.scores), abs=1e-12)
         assert float(line["val/bleu.sd"]) == pytest.approx(statistics.stdev(one.scores), abs=1e-12)
-        assert (int(line["val/bleu.n"]), int(line["seeds"])) == (2, 2)
+        assert (int(line["val/bleu.n"]), int(line["seeds"]), float(line["flops"])) == (3, 3, 2e15)
         assert (float(line["paper/ppl"]), float(line["paper/bleu"])) == (printed.ppl, printed.score)
         assert line["paper/params"] == (f"{printed.params * 1e6:.0f}" if printed.params else "")
         assert int(line["model.h"]) == one.config.model.h  # filled in where it equals base, too

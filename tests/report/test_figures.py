@@ -74,10 +74,10 @@ def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_apart):
 
 
 def test_the_pareto_front_is_filled():
-    rows = [table_row("a", 60, 1e6), table_row("b", 59, 2e6), table_row("c", 62, 4e6)]
+    rows = [table_row("a", 60, 1e6), table_row("b", 59, 2e6), table_row("c", 62, 4e6), table_row("d", 62, 5e6)]
     axes = drawn(front(rows, "params", "parameters").figure)
     marks = [line for line in axes.lines if len(line.get_xdata()) == 1]
-    assert [mark.get_markerfacecolor() != "white" for mark in marks] == [True, False, True]
+    assert [mark.get_markerfacecolor() != "white" for mark in marks] == [True, False, True, False]
     assert front([rows[0], table_row("same", 61, 1e6)], "params", "parameters") is None
 
 

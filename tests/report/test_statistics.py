@@ -252,9 +252,24 @@ def test_the_seeds_that_a_difference_takes_find_it_in_80_of_100_cases(seed_sd, g
     unlike = stats.Estimate(gap, (Part(seed_sd**2 / 2, 1), Part(seed_sd**2 / 5, 4)), 0, 5)  # 2 and 5 seeds
     parts = stats.of_seeds(unlike, (2, 5), needed).parts
     assert [part.variance for part in parts] == pytest.approx([seed_sd**2 / needed] * 2)
+    assert [part.freedom for part in parts] == [needed - 1] * 2
     for S, low, high in ((needed, 0.77, 0.92), (needed - 2, 0.3, 0.79)):
         found = [difference(of_seeds(S, gap), of_seeds(S, 0)).p_value < 0.05 for _ in range(500)]
         assert low < np.mean(found) < high, S
+
+
+@pytest.mark.parametrize(("seeds", "rows"), [(3, 1), (3, 3), (2, 4), (5, 19)])
+def test_what_a_plan_finds_is_what_student_s_t_finds(seeds, rows):
+    """At Bonferroni's level. From five rows on, base among them, all inform the spread."""
+    freedom = (seeds - 1) * (rows + 1 if rows + 1 >= 5 else 2)
+    quantiles = scipy.stats.t.ppf([1 - 0.05 / rows / 2, 0.8], freedom)
+    assert stats.found_by_plan(0.7, seeds, rows) == pytest.approx(0.7 * math.sqrt(2 / seeds) * quantiles.sum())
+
+
+def test_two_seeds_resolve_a_difference_that_is_great_enough():
+    one = stats.Estimate(9.0, (Part(0.1, 2),) * 2, 0, 4)
+    assert stats.seeds_to_resolve(1e6, [(one, (3, 3))]) == 2
+    assert stats.seeds_to_resolve(1e-6, [(one, (3, 3))]) is None
 
 
 @pytest.mark.parametrize("S", [2, 3, 5])

@@ -169,6 +169,7 @@ HALVING = {"type": "hyperband", "min_iter": 1, "eta": 2}  # so W&B calls it
     ],
 )
 def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expected):
+    """By the validations during the training: the final evaluation, as bad as it may be, comes too late."""
     queue = queue_of(tmp_path, space=DROPOUT, run_cap=4, early_terminate=early)
     queue.study.pruner = pruner(queue.search, words)
     while planned := queue.next(set()):
@@ -178,6 +179,9 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
         if queue.watch(planned):
             queue.ended(planned, "pruned")
         else:
+            with (planned.trial.folder / "metrics.jsonl").open("a") as file:
+                file.write(f'{{"step": 20, "val/ppl": {value + 99}, "val/bleu": 1.0}}\n')
+            assert not queue.watch(planned)
             planned.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
             queue.ended(planned, "done")
     trials = counted_trials(queue.study)

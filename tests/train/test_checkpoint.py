@@ -3,6 +3,8 @@
 import random
 import signal
 import tempfile
+import time
+from contextlib import nullcontext
 
 import lightning as L
 import numpy as np
@@ -13,6 +15,7 @@ from small_trainings import Signals, config, fit
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.train.checkpoint import Checkpoints
+from transformer_pl.trials.lock import Lost
 
 
 class Power(BaseException):
@@ -52,7 +55,7 @@ def without_rates(lines):
     return [(step, {name: value for name, value in line.items() if name != "tokens_per_s"}) for step, line in lines]
 
 
-PARTS = config(trainer__accumulate=2, trainer__log_every=2, optim__max_steps=14, model__p_drop=0.2)
+PARTS = config(trainer__accumulate=3, trainer__log_every=2, optim__max_steps=14, model__p_drop=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +66,10 @@ def whole(prepared):
 
 
 @pytest.mark.parametrize(
-    ("cuts", "minutes"), [([Cut(part=15)], 0), ([Cut(validation=6)], 9), ([Cut(part=17), Cut(part=20)], 9)]
+    ("cuts", "minutes"), [([Cut(part=22)], 0), ([Cut(validation=6)], 9), ([Cut(part=25), Cut(part=29)], 9)]
 )
 def test_a_training_goes_on_bit_for_bit(prepared, tmp_path, whole, cuts, minutes):
-    """Fourteen steps of two parts each, in the middle of an epoch; validations at steps 6 and 12. Also twice."""
+    """Fourteen steps of three parts each, in the middle of an epoch; validations at steps 6 and 12. Also twice."""
     lines, noise = [], Random()
     for cut in [*cuts, Cut()]:
         checkpoints = Checkpoints(tmp_path, 1, minutes)
@@ -130,6 +133,53 @@ def test_no_checkpoint_passes_through_the_folder_of_temporary_files(prepared, tm
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     fit(prepared, config(), Checkpoints(tmp_path / "checkpoints"))
     assert (tmp_path / "checkpoints" / "last.ckpt").exists()
+
+
+class Minutes(L.Callback):
+    """The clock of the process, by which a step takes half a minute; and the steps that are saved."""
+
+    def __init__(self, folder):
+        self.now, self.folder, self.saved = 0.0, folder, []
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.now += 30
+        self.saved += [Checkpoints(self.folder).newest()[1]]
+
+
+def test_minutes_pass_between_checkpoints(prepared, tmp_path, monkeypatch):
+    """Since the last one, which a validation may have made: at step 6."""
+    clock = Minutes(tmp_path)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    fit(prepared, config(), clock, Checkpoints(tmp_path, minutes=2))
+    assert clock.saved == [0, 0, 0, 0, 4, 4, 6, 6, 6, 6, 10, 10]  # as the next step begins
+
+
+@pytest.mark.parametrize("average", [1, 2])
+def test_whoever_has_lost_the_trial_writes_nothing(prepared, tmp_path, average):
+    """Another process trains it now, in the same folder."""
+
+    def check():
+        raise Lost
+
+    with pytest.raises(Lost):
+        fit(prepared, config(decode__average=average), Checkpoints(tmp_path, average, check=check))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_seconds_of_a_training_are_those_of_all_processes(prepared, tmp_path, monkeypatch):
+    """Three, of which two are stopped."""
+    clock = Minutes(tmp_path)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    seconds = []
+    for last in (5, 8, 12):
+        checkpoints = Checkpoints(tmp_path)
+        checkpoint, _ = checkpoints.newest()
+        stop = [Signals(signal.SIGTERM, last)] if last < 12 else []
+        with pytest.raises(Stopped) if stop else nullcontext():
+            fit(prepared, config(), clock, *stop, checkpoints, checkpoint=checkpoint)
+        seconds.append(checkpoints.earlier_s)
+        clock.now += 1000  # between two processes
+    assert seconds == [0, 5 * 30, 8 * 30]
 
 
 def test_a_checkpoint_counts_the_parts_of_a_batch(prepared, tmp_path):

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import tiny_trials
 from helpers import ROOT, descendants, processes, read_back, wait_for
 
 from transformer_pl.train.logger import TrialLogger
@@ -96,6 +97,30 @@ def test_a_file_goes_on_where_its_checkpoint_was(tmp_path):
 # W&B
 
 
+@pytest.fixture
+def told(monkeypatch):
+    """What the W&B run of a trial is told, message after message, and the exit code with which it ends."""
+    messages = []
+    monkeypatch.setattr(WandbRun, "tell", lambda run, **message: messages.append(message))
+    monkeypatch.setattr(WandbRun, "finish", lambda run, exit_code=0: messages.append({"finish": exit_code}))
+    return messages
+
+
+def test_a_run_is_told_every_line_and_what_the_table_of_runs_shows(tmp_path, told):
+    _, trial = tiny_trials.train(tmp_path / "runs", {})
+    lines = [{name: value for name, value in line.items() if name not in ("kind", "time")} for line in trial.metrics()]
+    assert [message["log"] for message in told if "log" in message] == lines
+    result = trial.result()
+    shown = {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}
+    assert {"summary": shown | {"val/loss.fall": result["convergence"]["fall"]}} in told
+    assert told[-1] == {"finish": 0}
+
+
+def test_a_run_is_told_at_which_step_its_trial_has_diverged(tmp_path, told):
+    _, trial = tiny_trials.train(tmp_path / "runs", {"optim.lr_scale": 1e30})
+    assert told[-2:] == [{"summary": {"diverged_at_step": trial.diverged_at()}}, {"finish": 1}]
+
+
 def writers():
     """W&B's processes that this one has started."""
     return [one for one in processes() if one.parent == os.getpid() and "train.wandb_run" in one.command]
@@ -120,6 +145,8 @@ def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monke
     assert record["summary"].items() >= {"params": 7, "train/loss": 3.0, "step": 20}.items()
     for folder, code in ((stopped, 143), (ended, 0)):
         records = [json.loads(line) for line in read_back(folder).splitlines()]
+        axes = {one["metric"].get("glob_name"): one["metric"].get("step_metric") for one in records if "metric" in one}
+        assert axes["*"] == "step"
         assert [record["exit"].get("exit_code", 0) for record in records if record["type"] == "exit"] == [code]
         assert any("preempting" in record["type"] for record in records) == (code == 143)
 

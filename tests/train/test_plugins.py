@@ -3,13 +3,16 @@
 import csv
 import json
 import re
+import time
 
+import lightning as L
 import pytest
 import tiny_trials
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.identity import describe_difference, row_identity
 from transformer_pl.trials.trial_config import trial_config
 
@@ -35,6 +38,10 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
     assert [line["step"] for line in lines if line["val/loss"]] == ["2", "4", "4"]  # the last one of the evaluation
     assert [float(line["val/bleu"]) for line in lines if line["val/bleu"]] == [result["metrics"]["val/bleu"]]
     assert "model.h: 8" in path.with_name("hparams.yaml").read_text()
+    _, whole = tiny_trials.train(tmp_path / "whole", {"optim.max_steps": 4})
+    assert result["flops"] == pytest.approx(whole.result()["flops"])  # of the steps that were trained
+    assert result["stopped_early"] and not whole.result()["stopped_early"]
+    assert result["convergence"] == convergence(trial.metrics(), 4)._asdict()
     printed = tiny_trials.TINY | {"data.path": str(tmp_path / "text")} | keys
     file = tmp_path / "s.yaml"
     file.write_text(json.dumps({"method": "grid", "parameters": {key: {"value": v} for key, v in printed.items()}}))
@@ -56,14 +63,25 @@ def test_what_a_callback_logs_is_shown_and_takes_the_place_of_nothing(tmp_path):
     assert result["metrics"]["val/bleu"] >= 0 and result["convergence"]["validations"] > 0
 
 
-def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopped(tmp_path):
+class Clock(L.Callback):
+    """The clock of the process, by which a step takes 1,000 seconds, and all else no time."""
+
+    now = 0.0
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        Clock.now += 1000
+
+
+def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopped(tmp_path, monkeypatch):
+    """Its time is that of both processes."""
+    monkeypatch.setattr(time, "perf_counter", lambda: Clock.now)
     failed = tmp_path / "failed"
     stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed), "of": 30}}
-    keys = {"optim.max_steps": 30, "trainer.callbacks": json.dumps(stop)}
+    keys = {"optim.max_steps": 30, "trainer.callbacks": json.dumps([stop, f"{__name__}.Clock"])}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     assert code == 1 and failed.exists() and trial.result() is None
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
-    assert code == 0 and trial.result()["steps"] == 3
+    assert code == 0 and trial.result()["steps"] == 3 and trial.result()["wall_s"] == 3000
 
 
 def test_a_callback_is_part_of_the_identity_unless_it_only_watches():

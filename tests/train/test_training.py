@@ -2,21 +2,27 @@
 
 import json
 import os
+import signal
 import sys
+import time
 from importlib.metadata import PackageNotFoundError
 
+import lightning as L
 import numpy as np
 import pytest
 import sacrebleu
 import tiny_trials
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from small_trainings import config, fit
+from rounds import torch_loss
+from small_trainings import Signals, config, fit
 
 from transformer_pl.config import EOS, Decode
-from transformer_pl.data.batches import collate
+from transformer_pl.data.batches import TrainStream, collate, token_batches
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.runtime import environment
+from transformer_pl.runtime.signals import Stopped
+from transformer_pl.train.checkpoint import Checkpoints
 from transformer_pl.train.evaluate import reference_likelihood, translate
 from transformer_pl.train.fit import use_threads
 from transformer_pl.train.module import TransformerModule, seed_of_rank
@@ -29,6 +35,94 @@ def test_training_follows_the_constraint_from_its_first_step(prepared):
     assert [step for step, _ in rates] == list(range(1, 13))
     for step, rate in rates:
         assert rate == pytest.approx(0.5 * 16**-0.5 * min(step**-0.5, step * 10**-1.5))
+
+
+class ByHand:
+    """A training without dropout, by the equations of Section 5, and of Adam (Kingma and Ba 2015, algorithm 1) on the
+    gradients of whole batches, which are clipped by their norm."""
+
+    def __init__(self, prepared, keys):
+        L.seed_everything(keys.seed, verbose=False)
+        model, split, optim = (
+            TransformerModule(keys, len(prepared.tokenizer)).model,
+            prepared.split("train"),
+            keys.optim,
+        )
+        lengths = split.source.lengths_with_special, split.target.lengths_with_special
+        batches = token_batches(*lengths, keys.data.batch_tokens, keys.data.max_length, keys.seed, epoch=0)
+        self.weights, optim = list(model.parameters()), keys.optim
+        self.before = [weight.detach().clone() for weight in self.weights]
+        self.norms, self.nats, self.tokens = (
+            [],
+            [],
+            [],
+        )  # by step: of the gradient; the loss and the tokens of the batch
+        means, squares = ([torch.zeros_like(weight) for weight in self.weights] for _ in range(2))
+        for step, indexes in enumerate(batches[: keys.steps], start=1):
+            batch = collate(split, indexes)
+            nats = torch_loss(model(batch.source, batch.target_in), batch.target_out, optim.eps_ls)
+            self.nats.append(nats.item())
+            self.tokens.append(batch.target_out.count_nonzero().item())
+            gradients = torch.autograd.grad(nats / self.tokens[-1], self.weights)
+            self.norms.append(sum(one.double().square().sum() for one in gradients).sqrt().item())
+            rate = optim.lr_scale * keys.model.d_model**-0.5 * min(step**-0.5, step * optim.warmup**-1.5)
+            with torch.no_grad():
+                for weight, mean, square, gradient in zip(self.weights, means, squares, gradients, strict=True):
+                    clipped = gradient * min(1, optim.clip / self.norms[-1])
+                    mean.lerp_(clipped, 1 - optim.beta1)
+                    square.lerp_(clipped**2, 1 - optim.beta2)
+                    root = (square / (1 - optim.beta2**step)).sqrt()
+                    weight -= rate * mean / (1 - optim.beta1**step) / (root + optim.eps)
+
+
+def test_a_training_follows_the_equations_of_adam_on_clipped_gradients(prepared):
+    """With so great an eps the size of a gradient counts, too. Some of them are clipped, others are not. A line has the
+    loss of the steps since the one before."""
+    adam = {"optim__eps": 0.01, "optim__beta1": 0.7, "optim__beta2": 0.9, "optim__eps_ls": 0.2, "optim__lr_scale": 0.3}
+    keys = config(model__p_drop=0.0, optim__clip=1.3, trainer__accumulate=3, trainer__log_every=5, **adam)
+    expected = ByHand(prepared, keys)
+    assert min(expected.norms) < keys.optim.clip < max(expected.norms)
+    module, lines = fit(prepared, keys)
+    trained = zip(module.model.named_parameters(), expected.before, expected.weights, strict=True)
+    for (name, weight), old, new in trained:
+        assert (weight - new).norm() < 1e-4 * (new - old).norm(), name
+    losses = {step: line["train/loss"] for step, line in lines if "train/loss" in line}
+    nats, tokens = expected.nats, expected.tokens
+    assert losses == pytest.approx({at: sum(nats[at - 5 : at]) / sum(tokens[at - 5 : at]) for at in (5, 10)}, rel=1e-5)
+
+
+class Clock(L.Callback):
+    """The clock of the process: a step takes a second, and a validation 100."""
+
+    now = 0.0
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.now += 1
+
+    def on_validation_start(self, trainer, module):
+        self.now += 100
+
+
+def test_the_rate_of_a_line_is_of_its_own_steps_without_validations(prepared, tmp_path, monkeypatch):
+    """Also of a training that was stopped between two lines, and continued."""
+    keys, clock, lines = config(trainer__log_every=4, trainer__val_every=3), Clock(), []
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    with pytest.raises(Stopped):
+        fit(prepared, keys, clock, Signals(signal.SIGTERM, 7), Checkpoints(tmp_path), lines=lines)
+    clock.now += 1000
+    fit(prepared, keys, clock, Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt", lines=lines)
+    rates = {step: line["tokens_per_s"] for step, line in lines if "tokens_per_s" in line}
+    tokens = [batch.tokens for batch in TrainStream(prepared.split("train"), keys)]
+    assert rates == pytest.approx({step: sum(tokens[step - 4 : step]) / 4 for step in (4, 8, 12)})
+
+
+def test_a_duration_is_a_number_of_steps(prepared):
+    """Two configs that are one trial by their identity are trained alike: a schedule ends with either."""
+    linear = {"optim__schedule": "ablations.schedules.Linear", "trainer__log_every": 1}
+    written = fit(prepared, config(optim__max_steps=4, optim__duration=3, **linear))
+    equal = fit(prepared, config(optim__max_steps=12, **linear))
+    rates, expected = ([line["lr"] for _, line in lines if "lr" in line] for _, lines in (written, equal))
+    assert rates == expected and len(rates) == 12
 
 
 def test_no_two_pairs_of_seed_and_rank_draw_the_same_dropout():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 
 import pytest
 import tiny_trials
@@ -9,9 +10,12 @@ import torch
 from helpers import a_result
 from tiny_trials import train
 
+from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
+from transformer_pl.trials.lock import Lost, TrialLock
+from transformer_pl.trials.runs_folder import finished_results, trained_config
 from transformer_pl.trials.trial import Trial
 
 BLEU = Translation.measure
@@ -92,6 +96,47 @@ def test_a_trial_is_one_process_s_at_a_time(tmp_path):
     assert not trial.lock.is_held() and trial.state() == "stopped"
 
 
+def lost(*_):
+    raise Lost
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda trial: trial.set_status("done"),
+        lambda trial: trial.save_weights({"a": torch.zeros(1)}),
+        lambda trial: trial.save_sentences("val", ["a"], "bleu", [[0] * 10], [1.0], [1]),
+        lambda trial: trial.finish(a_result()),
+    ],
+    ids=["status", "weights", "sentences", "result"],
+)
+def test_a_trial_that_another_process_has_taken_over_is_written_by_that_alone(tmp_path, monkeypatch, write):
+    monkeypatch.setattr(TrialLock, "check", lost)
+    with pytest.raises(Lost):
+        write(Trial(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_that_has_lost_its_trial_ends_and_does_not_say_how(tmp_path, monkeypatch):
+    monkeypatch.setattr(TrialLock, "check", lost)
+    code, trial = train(tmp_path / "runs", {})
+    assert code == 1 and trial.state() == "new"
+
+
+def test_a_trial_whose_result_cannot_be_written_keeps_its_checkpoints(tmp_path):
+    """So that the next command need not train it again."""
+    checkpoint, in_the_way = tmp_path / "checkpoints" / "last.ckpt", tmp_path / "result.json"
+    for folder in (checkpoint.parent, in_the_way):
+        folder.mkdir()
+    checkpoint.touch()
+    with pytest.raises(OSError):
+        Trial(tmp_path).finish(a_result())
+    assert checkpoint.exists()
+    in_the_way.rmdir()
+    Trial(tmp_path).finish(a_result())
+    assert not checkpoint.exists()
+
+
 # Files that cannot be read
 
 NO_RESULTS = [b"", b'{"id": "0123', b"\x93\xff\xfe", b"[1]"]
@@ -146,6 +191,34 @@ def test_sentences_that_cannot_be_read_are_named(tmp_path, content):
 
 
 # What a training leaves
+
+COUNTING = """
+from copying_task import Copying
+from transformer_pl.task import Scores
+
+class Counting(Copying):
+    calls = 0
+
+    def score(self, hypotheses, references, config):
+        Counting.calls += 1
+        right = [[Counting.calls, 100] for _ in references]
+        return Scores({"right": float(Counting.calls)}, right, "counted")
+"""
+
+
+def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(tmp_path, module):
+    """Each score of this task differs from those before."""
+    module(COUNTING)
+    keys = {"data.task": "stranger.Counting", "data.path": None, "data.vocab_size": 275, "trainer.val_sample": 2}
+    code, trial = train(tmp_path / "runs", keys)
+    result, lines = trial.result(), trial.metrics()
+    assert code == 0 and result["params"] == sum(weight.numel() for weight in trial.weights().values())
+    samples, rates = ([line[name] for line in lines if name in line] for name in ("val/right_sample", "tokens_per_s"))
+    assert result["metrics"]["val/right_sample"] == samples[-1] > samples[0]
+    assert result["tokens_per_s"] == pytest.approx(statistics.fmean(rates), abs=0.1)
+    prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
+    [cost] = training_costs([(trained_config(result | {"folder": trial.folder}), prepared.mean_lengths)])
+    assert (result["flops"], result["params"]) == cost[::-1] and max(prepared.mean_lengths) < ASSUMED_LENGTH - 1
 
 
 def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
