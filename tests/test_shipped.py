@@ -80,6 +80,7 @@ def training(config):
     """What a trial is made of, in numbers: its weights, a step's logits and loss with dropout, rates, length."""
     module = built(config)
     torch.manual_seed(3)
+    module.on_train_batch_start(batch(), 0)
     loss = module.training_step(batch(), 0)
     torch.manual_seed(3)
     logits = module.model.double()(*batch()[:2])  # so that an epsilon, too, is more than rounding

@@ -180,7 +180,7 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
             queue.ended(planned, "pruned")
         else:
             with (planned.trial.folder / "metrics.jsonl").open("a") as file:
-                file.write(f'{{"step": 20, "val/ppl": {value + 99}, "val/bleu": 1.0}}\n')
+                file.write(f'{{"step": 20, "kind": "final", "val/ppl": {value + 99}, "val/bleu": 1.0}}\n')
             assert not queue.watch(planned)
             planned.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
             queue.ended(planned, "done")

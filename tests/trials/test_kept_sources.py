@@ -49,6 +49,6 @@ def test_a_trial_whose_component_has_changed_is_not_translated_with(trained):
     assert translate().stdout == kept
     (trained / "mine.py").write_text((trained / "mine.py").read_text().replace(SIGN, FLIPPED))
     refused = translate()
-    assert refused.returncode == 2 and "mine.py" in refused.stderr and str(trial.sources) in refused.stderr
+    assert refused.returncode == 2 and "mine.Sign" in refused.stderr and str(trial.sources) in refused.stderr
     (trained / "mine.py").write_text((trial.sources / "mine.py").read_text())
     assert translate().stdout == kept
