@@ -1,6 +1,4 @@
-"""Projections, softmax, products, attention, dropout, FFN and loss in our forms beside torch's, forward and backward.
-
-Projections are by oneDNN, also on a processor where a training takes torch's own.
+"""Softmax, products, attention, dropout, FFN and loss in our forms beside torch's, forward and backward.
 
     python tests/benchmarks/operations.py [--scale demo] [--heads 8] [--length 11] [--rounds 5]
 
@@ -11,7 +9,6 @@ The rates are calls per second of the processor, on one thread.
 import argparse
 import time
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +18,7 @@ from torch import Tensor, nn
 from transformer_pl.config import Model, sizes
 from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.model import FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
-from transformer_pl.model.kernels import Dropout, OneDNNLinear, product, softmax
+from transformer_pl.model.kernels import Dropout, product, softmax
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.runtime import machine
 
@@ -48,9 +45,7 @@ def main() -> None:
     seen, target = mask.dense(Q, K), torch.randint(4, model.vocab_size, (B, length))
     embedding, dropout = SharedEmbedding(model, None), Dropout(model.p_drop)
     attention, ffn = ScaledDotProductAttention(model, "decoder"), FeedForward(model, "decoder")
-    W = [leaf(n, model.d_model) for n in (model.d_model, model.d_ff, model.vocab_size)]
     pairs: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
-        **{f"projection to {len(w)}": (partial(F.linear, x, w), partial(OneDNNLinear.apply, x, w, None)) for w in W},
         "softmax": (lambda: scores.masked_fill(~seen, -1e30).softmax(-1), lambda: softmax(scores, seen)),
         "products Q K^T": (lambda: Q @ K.mT, lambda: product(Q, K.mT)),
         "attention": (lambda: F.scaled_dot_product_attention(Q, K, V, seen), lambda: attention(Q, K, V, mask)),

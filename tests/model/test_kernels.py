@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.model import kernels
 from transformer_pl.model.kernels import SAFE, VECTOR, Dropout, product, softmax
 
 pytestmark = pytest.mark.core
@@ -32,37 +30,6 @@ def test_the_zeros_of_a_product_are_no_flops_of_the_model(n, k, m):
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         product(torch.empty(6, n, k), torch.empty(6, k, m))
     assert counter.get_total_flops() == 6 * 2 * n * k * m
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(512, 64), (7, 90, 64), (2, 5, 60, 64)])
-def test_a_projection_by_onednn_and_its_gradients_are_torch_s(shape, bias, monkeypatch):
-    """Also where another processor is chosen for."""
-    monkeypatch.setattr(kernels, "ONEDNN", True)
-    torch.manual_seed(1)
-    layer, x = kernels.Linear(64, 48, bias), torch.randn(shape, requires_grad=True)
-    ours, theirs = layer(x), F.linear(x, layer.weight, layer.bias)
-    assert type(ours.grad_fn) is not type(theirs.grad_fn)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-    wanted, inputs = torch.randn_like(ours), (x, *layer.parameters())
-    found, expected = (torch.autograd.grad(y, inputs, wanted) for y in (ours, theirs))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_projections_elsewhere_are_torch_s(monkeypatch):
-    """In bfloat16, under autocast, on the meta device, and of few numbers."""
-    monkeypatch.setattr(kernels, "ONEDNN", True)
-    layer, x = kernels.Linear(64, 48), torch.ones(512, 64)
-    for ours, plain in (
-        (layer.bfloat16()(x.bfloat16()), F.linear(x.bfloat16(), layer.weight, layer.bias)),
-        (layer.float()(x[:3]), F.linear(x[:3], layer.weight, layer.bias)),
-    ):
-        assert torch.equal(ours, plain)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layer(x).dtype == torch.bfloat16
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        kernels.Linear(64, 48)(torch.empty(512, 64))
-    assert counter.get_total_flops() == 2 * 512 * 64 * 48
 
 
 def masked(queries=5, keys=9, spread=SPREADS[1]):

@@ -1,4 +1,4 @@
-"""Projections, attention, small products, softmax and dropout, in the forms that are fastest on the device at hand.
+"""Attention, small products, softmax and dropout, in the forms that are fastest on the device at hand.
 
 Each says what it saves, measured on one core with AVX512 and torch 2.13 (`python tests/benchmarks/operations.py`).
 Torch's own forms are the references that `tests/model/test_kernels.py` compares them with.
@@ -11,16 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-
-from transformer_pl.runtime.machine import has_wide_amd_cores
 
 VECTOR = 16  # floats in a register: with fewer keys than this, torch's softmax works on one number at a time
 SMALL = 400  # multiplications: with fewer of them in each product of a batch, torch computes one number at a time
 SAFE = 60.0  # exponentials of numbers below it in size, and sums of 15 of them, neither overflow nor underflow
 CACHED = 2**18  # numbers that a CPU's cache holds
-LARGE = 2**20  # multiplications: with fewer of them oneDNN spends more time on its calls than it saves
-ONEDNN = has_wide_amd_cores() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # by processor, so that resumes agree
 
 
 def set_up_gpu() -> None:
@@ -55,47 +50,6 @@ def fused_where_faster(equation: Callable[..., Tensor]) -> Callable[..., Tensor]
         return F.scaled_dot_product_attention(Q, K, V, mask.dense(Q, K, start))  # zeros for a query that sees nothing
 
     return attention
-
-
-class Linear(nn.Linear):
-    """torch's, whose products `project` computes."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return project(x, self.weight, self.bias)
-
-
-def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias, x (..., k), weight (n, k): in float32 by oneDNN where that is faster, else by torch's MKL.
-
-    On AMD's processors MKL takes kernels for AVX2. Where these have AVX512 of full width, family 26, oneDNN's products
-    are up to twice as fast, forward and backward; in family 25 they are not.
-    """
-    is_plain = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    is_large = x.numel() * len(weight) >= LARGE
-    if ONEDNN and is_plain and is_large and _may_read(x) and torch.backends.mkldnn.enabled:
-        return OneDNNLinear.apply(x, weight, bias)
-    return F.linear(x, weight, bias)
-
-
-class OneDNNLinear(torch.autograd.Function):
-    """x weight^T + bias, and its gradients, by the products that torch has for its compiler."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        product, rows = torch.ops.mkldnn._linear_pointwise, gradient.flatten(0, -2)
-        return (
-            product(gradient, weight.t(), None, "none", [], "") if of_x else None,
-            product(rows.t(), x.flatten(0, -2).t(), None, "none", [], "") if of_weight else None,
-            rows.sum(0) if of_bias else None,
-        )
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:

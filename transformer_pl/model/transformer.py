@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
-from transformer_pl.model import kernels
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
@@ -53,7 +52,7 @@ class Mask:
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
     """A projection, initialised by Glorot's uniform distribution as in the authors' code; the paper names none."""
-    layer = kernels.Linear(d_in, d_out, bias)
+    layer = nn.Linear(d_in, d_out, bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)
@@ -309,7 +308,7 @@ class SharedEmbedding(nn.Module):
         return F.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])  # (B, L, d_model)
 
     def logits(self, x: Tensor) -> Tensor:
-        return kernels.project(x, self.weight)  # (B, L, V)
+        return F.linear(x, self.weight)  # (B, L, V)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

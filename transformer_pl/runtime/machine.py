@@ -65,15 +65,6 @@ def cpu_limit(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
-def has_wide_amd_cores() -> bool:
-    """Whether the processor is AMD's with AVX512 units of full width: family 26 (Zen 5) or later. Known on Linux."""
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text()
-        family = re.search(r"cpu family\s*:\s*(\d+)", text)
-        return "AuthenticAMD" in text and "avx512f" in text and family is not None and int(family[1]) >= 26
-    return False
-
-
 def _capabilities() -> list[int]:
     """Of each GPU that NVIDIA's driver finds, the first number of its compute capability; 0 if that is not known."""
     majors: list[int] = []
