@@ -76,6 +76,7 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
 
     from transformer_pl.model import Mask
     from transformer_pl.model.kernels import set_up_gpu
+    from transformer_pl.model.slots import InTable1
 
     set_up_gpu()
     model, seconds = sizes(config.model, 1), {}
@@ -88,7 +89,8 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
         except (RuntimeError, MemoryError) as error:
             if not re.search("(?i)memory|bad_alloc", repr(error)):
                 raise
-    return getattr(getattr(layer, "attention", layer), "table_1", ()), seconds
+    orders = getattr(layer, "attention", layer)
+    return orders.table_1 if isinstance(orders, InTable1) else (), seconds
 
 
 def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:

@@ -16,9 +16,6 @@ from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.isolated import isolated
 
-BY_METHOD = {"embed": "embedding", "logits": "embedding", "final_norm": "residual"}  # of the slots
-BY_ARGUMENTS = {1: "ffn", 2: "position", 4: "self_attention", 5: "attention"}  # by how many `forward` takes
-
 EXAMPLES = """\
 examples:
   python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
@@ -85,16 +82,20 @@ def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
     from torch import nn  # takes seconds, which --help does not need
 
+    from transformer_pl.model.slots import calls
+
     if not issubclass(component, nn.Module):
         remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
         raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
-    slots = [slot for method, slot in BY_METHOD.items() if hasattr(component, method)]
+    called = {slot: calls(f"model.{slot}") for slot in SLOTS}
+    by_method = {method: slot for slot, methods in called.items() for method in methods if method != "__call__"}
+    by_count = {methods["__call__"].count(",") + 1: slot for slot, methods in called.items() if len(methods) == 1}
     _, *arguments = inspect.signature(component.forward).parameters  # without self
-    if arguments[:1] == ["Q"]:
-        slots.append("attention")
-    if not slots and len(arguments) not in BY_ARGUMENTS:
+    slots = [slot for method, slot in by_method.items() if hasattr(component, method)]
+    slots += ["attention"] if arguments[:1] == ["Q"] else []
+    if not slots and len(arguments) not in by_count:
         raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
-    return slots[0] if slots else BY_ARGUMENTS[len(arguments)]
+    return slots[0] if slots else by_count[len(arguments)]
 
 
 if __name__ == "__main__":

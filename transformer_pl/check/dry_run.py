@@ -11,16 +11,8 @@ from transformer_pl.config import Model, Sizes, not_papers
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
+from transformer_pl.model.slots import Auxiliary, calls, having
 from transformer_pl.runtime.errors import InputError, described
-
-CALLS = {  # every argument is passed by its place, so that names are free
-    "attention": "component(Q, K, V, mask, start=0)",
-    "ffn": "component(x)",
-    "position": "component(x, start=0)",
-    "residual": "component(x, sublayer) and component.final_norm()",
-    "self_attention": "component(x, mask, start=0, cache=None)",
-    "embedding": "component.embed(ids, site) and component.logits(x)",
-}
 
 
 def dry_run(config: Sizes) -> str:
@@ -33,10 +25,16 @@ def dry_run(config: Sizes) -> str:
     try:
         return _device(config.with_layers(1))
     except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
-        calls = "; ".join(
-            f"model.{slot} is built as CLASS(config, site) and called as {CALLS[slot]}" for slot in not_papers(config)
+        expected = "; ".join(
+            f"model.{slot} is built as CLASS(config, site) and called as {_call(slot)}" for slot in not_papers(config)
         )
-        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
+        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {expected}") from None
+
+
+def _call(slot: str) -> str:
+    """`component(x, sublayer) and component.final_norm()`."""
+    methods = calls(f"model.{slot}").items()
+    return " and ".join(f"component{'' if name == '__call__' else f'.{name}'}{words}" for name, words in methods)
 
 
 def check_classes(config: Model | Sizes) -> None:
@@ -73,10 +71,10 @@ def _run(config: Sizes, device: str) -> None:
                 if type(module) is import_component(component.path):
                     module.register_forward_hook(partial(_check_slot, slot))
         states = model.states(source, target)
-        auxiliary = [dict(module.auxiliary) for module in model.having("auxiliary")]
+        auxiliary = [(module, dict(module.auxiliary)) for module in having(model, Auxiliary)]
         logits = embedding.logits(states)
         _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
-        for losses, module in zip(auxiliary, model.having("auxiliary"), strict=True):
+        for module, losses in auxiliary:
             if any(module.auxiliary[name] is not loss for name, loss in losses.items()):
                 rule = "must set `auxiliary` in embed, but does in logits, which is called for parts of a batch"
                 raise InputError(f"{named('embedding', type(embedding))}: {rule}")

@@ -68,7 +68,10 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
 
 def exempt(component: Component) -> dict[str, str]:
     """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
-    reasons = getattr(import_component(component.path), "exempt", {})
+    from transformer_pl.model.slots import Exempt  # imports torch, as the component does
+
+    found: Any = import_component(component.path)
+    reasons = found.exempt if isinstance(found, Exempt) else {}
     if not isinstance(reasons, dict) or not all(
         name in CAUSES and isinstance(why, str) and why.strip() for name, why in reasons.items()
     ):

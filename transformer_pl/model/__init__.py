@@ -1,12 +1,11 @@
 """The model of Section 3, its loss, schedule and decoding. Components may import what this module names."""
 
 from transformer_pl.model.kernels import Dropout
+from transformer_pl.model.slots import Cache, Mask, has_weights
 from transformer_pl.model.transformer import (
-    Cache,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
-    Mask,
     MultiHeadAttention,
     MultiHeadSelfAttention,
     PostNormResidual,
@@ -14,7 +13,6 @@ from transformer_pl.model.transformer import (
     SharedEmbedding,
     SinusoidalPosition,
     Transformer,
-    has_weights,
     linear,
     softmax,
 )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Optim, Sizes
 from transformer_pl.model.kernels import rows_at_once
+from transformer_pl.model.slots import OfStates
 
 CHUNK = 2048  # tokens whose logits exist at once
 PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
@@ -39,7 +40,8 @@ def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tenso
     A loss may have `of_states(embedding, x, target)` in its place, x (B, L, d_model), where it need not have all logits
     at once.
     """
-    return loss.of_states(embedding, x, target) if hasattr(loss, "of_states") else loss(embedding.logits(x), target)
+    of_states = isinstance(loss, OfStates)
+    return loss.of_states(embedding, x, target) if of_states else loss(embedding.logits(x), target)
 
 
 def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, compiled: Any = None) -> Tensor:

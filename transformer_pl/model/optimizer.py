@@ -7,6 +7,7 @@ from torch import nn
 
 from transformer_pl.config import Optim, Sizes
 from transformer_pl.config.components import build, import_component
+from transformer_pl.model.slots import Grouping
 from transformer_pl.runtime.errors import InputError
 
 
@@ -33,8 +34,9 @@ def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torc
     Raises an InputError for a class that is no optimizer of torch's, or that must be told when it is evaluated.
     """
     optimizer_class: Any = import_component(optim.optimizer.path)
-    groups = getattr(optimizer_class, "groups", None)
-    parameters = groups(list(model.named_parameters())) if groups else model.parameters()
+    named = list(model.named_parameters())
+    is_grouping = isinstance(optimizer_class, Grouping)
+    parameters = optimizer_class.groups(named) if is_grouping else model.parameters()
     betas = (optim.beta1, optim.beta2)
     optimizer = build(optim.optimizer, parameters, 1.0, betas=betas, eps=optim.eps, fused=True)
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -16,38 +16,7 @@ from torch import Tensor, nn
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
-
-Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
-
-
-class Mask:
-    """Which keys a query may see: those that are not padding, and with `causal` none that is later than the query.
-
-    keys: (B, Lk), True at a token and False at padding; None where no padding needs to be hidden.
-    """
-
-    def __init__(self, keys: Tensor | None = None, causal: bool = False):
-        self.keys = keys
-        self.causal = causal
-        self._dense: dict[tuple, Tensor] = {}
-
-    def dense(self, Q: Tensor, K: Tensor, start: int = 0) -> Tensor:
-        """True where query start + i may see key j: (B or 1, 1, Lq or 1, Lk). Computed once for all layers."""
-        Lq, Lk = Q.shape[-2], K.shape[-2]
-        if torch.compiler.is_compiling():  # lengths as the keys of a dict would be constants of the compiled code
-            return self._seen(Lq, Lk, start, K.device)
-        if (Lq, Lk, start) not in self._dense:
-            self._dense[Lq, Lk, start] = self._seen(Lq, Lk, start, K.device)
-        return self._dense[Lq, Lk, start]
-
-    def _seen(self, Lq: int, Lk: int, start: int, device: torch.device) -> Tensor:
-        seen = torch.ones(1, 1, 1, Lk, dtype=torch.bool, device=device)
-        if self.keys is not None:
-            seen = seen & self.keys[:, None, None, :]
-        if self.causal:
-            query = torch.arange(start, start + Lq, device=device)[:, None]
-            seen = seen & (torch.arange(Lk, device=device) <= query)
-        return seen
+from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Stepwise, having
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -131,21 +100,17 @@ class Transformer(nn.Module):
     @property
     def incremental(self) -> bool:
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
-        return all(getattr(module, "incremental", True) for module in self.modules() if module is not self)
-
-    def having(self, name: str) -> list[Any]:
-        """The components that have an attribute or a method of this name, and modules within them."""
-        return [module for module in self.modules() if module is not self and hasattr(module, name)]
+        return all(module.incremental for module in having(self, Incremental))
 
     def at_step(self, step: int, steps: int) -> None:
         """Call `at_step` of the components that have it: which step of how many is trained, or was the last one."""
-        for module in self.having("at_step"):
+        for module in having(self, Stepwise):
             module.at_step(step, steps)
 
     def auxiliary(self) -> dict[str, Tensor]:
         """The auxiliary losses that components have set in their attribute `auxiliary`, summed over them, by name."""
         losses: dict[str, Tensor] = {}
-        for module in self.having("auxiliary"):
+        for module in having(self, Auxiliary):
             for name, loss in module.auxiliary.items():
                 losses[name] = losses[name] + loss if name in losses else loss
         return losses
@@ -218,12 +183,6 @@ class ScaledDotProductAttention(nn.Module):
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """softmax(Q K^T / sqrt(d_k)), the attention weights: (B, h, Lq, Lk)."""
         return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), mask.dense(Q, K, start))
-
-
-def has_weights(attention: nn.Module) -> bool:
-    """Whether an attention has the method `weights`. A class with a `forward` of its own does not inherit it."""
-    classes = (vars(one) for one in type(attention).__mro__)
-    return next(("weights" in one for one in classes if one.keys() & {"weights", "forward"}), False)
 
 
 class MultiHeadAttention(nn.Module):

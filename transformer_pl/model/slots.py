@@ -1,0 +1,224 @@
+"""The slots of a config, as types: what is called of a component, with its shapes, and what a component may also have.
+
+ablations/SLOTS.md explains them. A component need not derive from these classes: it has to have their methods.
+B sentences or hypotheses, L positions, Lq queries, Lk keys, h heads, V subwords.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
+
+
+class Mask:
+    """Which keys a query may see: those that are not padding, and with `causal` none that is later than the query.
+
+    keys: (B, Lk), True at a token and False at padding; None where no padding needs to be hidden.
+    """
+
+    def __init__(self, keys: Tensor | None = None, causal: bool = False):
+        self.keys = keys
+        self.causal = causal
+        self._dense: dict[tuple, Tensor] = {}
+
+    def dense(self, Q: Tensor, K: Tensor, start: int = 0) -> Tensor:
+        """True where query start + i may see key j: (B or 1, 1, Lq or 1, Lk). Computed once for all layers."""
+        Lq, Lk = Q.shape[-2], K.shape[-2]
+        if torch.compiler.is_compiling():  # lengths as the keys of a dict would be constants of the compiled code
+            return self._seen(Lq, Lk, start, K.device)
+        if (Lq, Lk, start) not in self._dense:
+            self._dense[Lq, Lk, start] = self._seen(Lq, Lk, start, K.device)
+        return self._dense[Lq, Lk, start]
+
+    def _seen(self, Lq: int, Lk: int, start: int, device: torch.device) -> Tensor:
+        seen = torch.ones(1, 1, 1, Lk, dtype=torch.bool, device=device)
+        if self.keys is not None:
+            seen = seen & self.keys[:, None, None, :]
+        if self.causal:
+            query = torch.arange(start, start + Lq, device=device)[:, None]
+            seen = seen & (torch.arange(Lk, device=device) <= query)
+        return seen
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the model calls. It builds a component as Class(config, site, **options), and passes arguments by their places.
+
+
+class Attention(Protocol):
+    """`model.attention`, equation (1)."""
+
+    def __call__(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        """Q (B, h, Lq, d_k), K (B, h, Lk, d_k), V (B, h, Lk, d_v) to (B, h, Lq, d_v).
+
+        Query i stands at position start + i; K and V are the whole prefix. A query that may see nothing yields zeros.
+        """
+
+
+class PositionWise(Protocol):
+    """`model.ffn`, equation (2)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (B, L, d_model) to the same shape."""
+
+
+class Position(Protocol):
+    """`model.position`, Section 3.5."""
+
+    def __call__(self, x: Tensor, start: int = 0) -> Tensor:
+        """The embeddings x (B, L, d_model) with their positions, which begin at start."""
+
+
+class Residual(Protocol):
+    """`model.residual`, Section 3.1, with its dropout and norm."""
+
+    def __call__(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, L, d_model) to the same shape."""
+
+    def final_norm(self) -> nn.Module:
+        """What follows the last layer of a stack."""
+
+
+class SelfAttention(Protocol):
+    """`model.self_attention`, the layer that mixes positions (Section 3.2.3)."""
+
+    def __call__(self, x: Tensor, mask: Mask, start: int = 0, cache: Cache | None = None) -> Tensor:
+        """x (B, L, d_model) to the same shape. With a cache, which has the prefix, x begins at start."""
+
+
+class Embedding(Protocol):
+    """`model.embedding`, Section 3.4. Its site is None."""
+
+    def embed(self, ids: Tensor, site: str) -> Tensor:
+        """ids (B, L) of the `encoder` or the `decoder` to (B, L, d_model)."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        """x (B, L, d_model) to (B, L, V)."""
+
+
+class Schedule(Protocol):
+    """`optim.schedule`, Section 5.3; built as Class(config, optim, **options)."""
+
+    def __call__(self, step: int) -> float:
+        """The rate of a step, from 1, which optim.lr_scale multiplies."""
+
+
+class Loss(Protocol):
+    """`optim.loss`, Section 5.4; built as Class(config, optim, **options)."""
+
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        """logits (B, L, V), target (B, L) to the sum over the tokens but padding (0)."""
+
+
+SLOTS: dict[str, type] = {
+    "model.attention": Attention,
+    "model.ffn": PositionWise,
+    "model.position": Position,
+    "model.residual": Residual,
+    "model.self_attention": SelfAttention,
+    "model.embedding": Embedding,
+    "optim.schedule": Schedule,
+    "optim.loss": Loss,
+}
+
+
+def calls(slot: str) -> dict[str, str]:
+    """How a component of a slot is called: by method the names of its arguments, such as `(x, start=0)`."""
+    found = {}
+    for name, method in vars(SLOTS[slot]).items():
+        if inspect.isfunction(method) and (name == "__call__" or name[0] != "_"):
+            _, *parameters = inspect.signature(method).parameters.values()
+            plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+            found[name] = str(inspect.Signature(plain))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a component may also have
+
+
+@runtime_checkable
+class Pictured(Protocol):
+    """An attention whose weights are shown, in the class that has its `forward`."""
+
+    def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
+        """The attention weights, (B, h, Lq, Lk)."""
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """A component that knows the step of the training."""
+
+    def at_step(self, step: int, steps: int) -> None:
+        """Called before each training step, from 1, of how many; and with the last one before an evaluation."""
+
+
+@runtime_checkable
+class Auxiliary(Protocol):
+    """A component with losses of its own (means per token), which `forward` sets and training adds to the loss."""
+
+    auxiliary: dict[str, Tensor]
+
+
+@runtime_checkable
+class Incremental(Protocol):
+    """A component that says whether decoding can continue from a cache. Without a word it can."""
+
+    incremental: bool
+
+
+@runtime_checkable
+class Exempt(Protocol):
+    """A class that breaks properties on purpose: the reasons, by the names of the properties."""
+
+    exempt: dict[str, str]
+
+
+@runtime_checkable
+class InTable1(Protocol):
+    """A layer with its row of Table 1: complexity, sequential operations, longest path, as texts."""
+
+    table_1: Sequence[str]
+
+
+@runtime_checkable
+class Grouping(Protocol):
+    """A class of optimizers that groups the parameters."""
+
+    @staticmethod
+    def groups(named_parameters: list[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
+        """Groups as torch's classes take them; the lr of a group is a factor of the schedule's rate."""
+
+
+@runtime_checkable
+class OfStates(Protocol):
+    """A loss that need not have all logits at once."""
+
+    def of_states(self, embedding: Embedding, x: Tensor, target: Tensor) -> Tensor:
+        """The loss, of the decoder's output x (B, L, d_model) in place of the logits."""
+
+
+HOOKS: dict[str, type] = {
+    "weights": Pictured,
+    "at_step": Stepwise,
+    "auxiliary": Auxiliary,
+    "incremental": Incremental,
+    "exempt": Exempt,
+    "table_1": InTable1,
+    "groups": Grouping,
+    "of_states": OfStates,
+}
+
+
+def having(model: nn.Module, hook: type) -> Iterator[Any]:
+    """The components of a model that have a hook, and modules within them."""
+    return (module for module in model.modules() if module is not model and isinstance(module, hook))
+
+
+def has_weights(attention: nn.Module) -> bool:
+    """Whether an attention is `Pictured`. A class with a `forward` of its own does not inherit `weights`."""
+    classes = (vars(one) for one in type(attention).__mro__)
+    return next(("weights" in one for one in classes if one.keys() & {"weights", "forward"}), False)
