@@ -18,6 +18,7 @@ from pathlib import Path
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.errors import installed
+from transformer_pl.runtime.signals import component_code
 
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -158,6 +159,6 @@ def _is_users(name: str) -> bool:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    with suppress(Exception):  # importing a parent package may raise anything
+    with suppress(Exception), component_code():  # importing a parent package may raise anything
         return find_spec(name)
     return None

@@ -13,7 +13,7 @@ from transformer_pl.report.render import Table
 from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
-from transformer_pl.runtime.terminal import command_console, for_output
+from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
 from transformer_pl.trials.runs_folder import read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -32,11 +32,19 @@ examples:
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
+    with nothing_printed():
+        reports = make_reports(options)
+    for title, report in reports:
+        print_report(title if len(reports) > 1 else "", report, options.format)
+    return 0
+
+
+def make_reports(options: argparse.Namespace) -> list[tuple[str, Any]]:
+    """The title and the table, or the path of the page, of each sweep file; for programs one table of all."""
     files = dict.fromkeys(options.files)
     if options.trials:
         of_files = collect_errors(lambda file: trial_records(file, options), files)
-        print_report("", joined([Table([], records, []) for records in of_files.values()]), options.format)
-        return 0
+        return [("", joined([Table([], records, []) for records in of_files.values()]))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report(file, options), files)
     if len(reports) > 1 and options.format in ("json", "csv"):
         tables = [
@@ -46,11 +54,8 @@ def main(argv: list[str]) -> int:
             )
             for title, table in reports.values()
         ]
-        print_report("", joined(tables), options.format)
-        return 0
-    for title, report in reports.values():
-        print_report(title if len(reports) > 1 else "", report, options.format)
-    return 0
+        return [("", joined(tables))]
+    return [*reports.values()]
 
 
 def read_options(argv: list[str]) -> argparse.Namespace:
