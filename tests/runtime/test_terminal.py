@@ -78,5 +78,7 @@ def test_what_is_printed_while_nothing_is_goes_to_standard_error():
             os.system("echo program")
         print("after")
     """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, env=buffered, capture_output=True, text=True, check=True)
     assert done.stdout == "before\nafter\n" and sorted(done.stderr.split()) == ["meanwhile", "program"]
