@@ -32,7 +32,6 @@ def for_output(text: str) -> str:
 @contextmanager
 def nothing_printed() -> Iterator[None]:
     """Send to standard error what is printed meanwhile, by code of users and by programs that it starts."""
-    sys.stdout.flush()
     output = os.dup(1)
     os.dup2(2, 1)
     try:
