@@ -12,7 +12,7 @@ import torch
 from helpers import ROOT, SEARCHES, little_text
 from tiny_trials import TINY
 
-from transformer_pl.api import load_trial, results, train
+from transformer_pl.api import load_trial, results, sweep, train
 from transformer_pl.runtime.errors import InputError
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "transformer_pl" / "API.md").read_text("utf-8"), re.M | re.S)
@@ -43,7 +43,9 @@ def test_a_trial_is_its_files(trial):
     assert trial.metrics() == [json.loads(line) for line in (trial.folder / "metrics.jsonl").read_text().splitlines()]
     assert trial.config.model.h == 4 and trial.sizes.vocab_size == len(trial.tokenizer)
     assert sum(p.numel() for p in trial.model.parameters()) == trial.result["params"] and not trial.model.training
-    assert trial.translate([]) == []
+    assert trial.translate([]) == [] and trial.translate(" ") == ""
+    sentences = ["a man sees a dog .", "the dog sleeps ."]
+    assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(sentences, beam=2)
 
 
 def test_attention_is_of_the_tokens_that_are_named(trial):
@@ -93,6 +95,18 @@ def test_wrong_options_are_named(runs, file, options, named):
         results(file, runs=runs, **options)
 
 
+@pytest.mark.parametrize("options", [{}, {"retune": ["optim.warmup"], "budget": 2}])
+def test_a_plan_is_of_the_trials_that_the_sweep_would_train(tmp_path, options):
+    runs = tmp_path / "runs"
+    records = sweep("table3_A", runs=runs, plan=True, seeds=[1, 2], **options)
+    assert {one["row"].split()[0] for one in records} == {"base", "h=1", "h=4", "h=16", "h=32"} and len(records) == 10
+    assert all(one["state"] == "new" and one["params"] is None for one in records) and not runs.exists()
+
+
+def test_a_plan_of_a_search_that_has_drawn_nothing_has_no_trials(tmp_path):
+    assert sweep(SEARCHES[0], runs=tmp_path / "runs", plan=True) == []
+
+
 def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
     """By its keys; then by its config, which trains nothing. What cannot be trained is named."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
@@ -102,9 +116,11 @@ def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
     keys = TINY | {"data.path": tmp_path / "text", "model.p_drop": 0.3, "seed": 5}
     trial = train(keys, runs=tmp_path / "runs")
     assert trial.config.model.p_drop == 0.3 and trial.result["seed"] == 5
-    assert train(trial.config, runs=tmp_path / "runs").result == trial.result
-    assert "finished already" in capfd.readouterr().out and torch.get_num_threads() == threads
-    for wrong in ({"model.heads": 4}, {"model.h": "four"}):
+    as_a_row = {key: value for key, value in keys.items() if key != "model.p_drop"} | {"variant": "model.p_drop=0.3"}
+    for again in (trial.config, as_a_row):
+        assert train(again, runs=tmp_path / "runs").result == trial.result
+        assert "finished already" in capfd.readouterr().out and torch.get_num_threads() == threads
+    for wrong in ({"model.heads": 4}, {"model.h": "four"}, {"variant": "model.h=four"}):
         with pytest.raises(InputError, match=r"model\.h"):
             train(keys | wrong, runs=tmp_path / "runs")
     with pytest.raises(InputError, match=r"trainer\."):  # which the command finds

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
-from transformer_pl.config.levels import DEFAULT_SCALE, Level, scale_level
+from transformer_pl.config.levels import DEFAULT_SCALE
 from transformer_pl.config.types import as_word
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
@@ -18,6 +18,7 @@ from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.task import Task, open_corpus, task_of
+from transformer_pl.train import __main__ as train_command
 from transformer_pl.trials.runs_folder import find, trained_config
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import trial_config
@@ -80,10 +81,17 @@ class TrainedTrial:
         changes = {"decode.beam": beam, "decode.alpha": alpha}
         return trained_config(self.result, {key: value for key, value in changes.items() if value is not None})
 
-    def translate(self, sentences: Sequence[str], beam: int | None = None, alpha: float | None = None) -> list[str]:
-        """The translation of each sentence; empty for a blank one. beam, alpha: the trial's where they are None."""
+    def translate(
+        self, sentences: str | Sequence[str], beam: int | None = None, alpha: float | None = None
+    ) -> str | list[str]:
+        """The translation of each sentence, or of a single one; empty for a blank one.
+
+        beam, alpha: the trial's where they are None.
+        """
         from transformer_pl.train.evaluate import best_translations
 
+        if isinstance(sentences, str):
+            return self.translate([sentences], beam, alpha)[0]
         config = self.decoding(beam, alpha)
         source = self.tokenizer.encode([sentence for sentence in sentences if sentence.strip()], "source")
         tokens = config.trainer.eval_tokens
@@ -141,20 +149,19 @@ def train(
 ) -> TrainedTrial:
     """Train a trial by `python -m transformer_pl.train`, unless it has finished, and load it.
 
-    keys: such as {"model.h": 4, "seed": 2} over the scale, or a whole config of that scale. Raises an InputError for
-    wrong input, and a RuntimeError where the training fails or diverges.
+    keys: such as {"model.h": 4, "seed": 2} over the scale, {"variant": "model.h=4"}, or a whole config of that scale.
+    Raises an InputError for wrong input, and a RuntimeError where the training fails or diverges.
     """
-    given = keys.flat() if isinstance(keys, Config) else dict(keys or {})
-    values = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
+    values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
     words = [f"--scale={scale}", f"--runs={runs}", *(f"--{key}={as_word(value)}" for key, value in values.items())]
-    config = trial_config([scale_level(scale), Level("train", values)])
+    config = trial_config(train_command.read_argv(words)[1])
     if code := _run("transformer_pl.train", words):
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
     return load_trial(identify(config, open_corpus(config.data), Path(runs).expanduser(), "")[0].trial, runs)
 
 
 def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
-    """Run a sweep file by `python -m transformer_pl.sweep`, and return its `results`.
+    """Run a sweep file by `python -m transformer_pl.sweep`, and return its `results`; with plan=True, those to come.
 
     options: of that command, with `_` for `-`: a list has commas between its values, a mapping is KEY=VALUE ..., True
     is an option without a value. Raises an InputError for wrong input. `state` says which trials failed or diverged.

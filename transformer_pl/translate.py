@@ -13,7 +13,7 @@ from typing import TextIO
 from transformer_pl.api import load_trial
 from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command
 from transformer_pl.runtime.errors import InputError, described
-from transformer_pl.runtime.terminal import for_output, plain
+from transformer_pl.runtime.terminal import for_output, nothing_printed, plain
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
@@ -41,15 +41,18 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     trial, lines = load_trial(options.trial, options.runs), _lines(options.file)
     data = trial.decoding(options.beam, options.alpha).data
-    sides = " to ".join(trial.task.sides(data))
     try:
-        device = next(trial.model.parameters()).device
+        with nothing_printed():
+            sides = " to ".join(trial.task.sides(data))
+            device = next(trial.model.parameters()).device
         steps = trial.result["steps"]
         text = f"{data.short_name}, scale {trial.result['scale']}"
         trained = f"{trial.folder.name}: {sides}, trained for {steps:,} steps on {text}; runs on {device}"
         print(plain(trained), file=sys.stderr)
         for sentences in lines:
-            for text in trial.translate(sentences, options.beam, options.alpha):
+            with nothing_printed():
+                translations = trial.translate(sentences, options.beam, options.alpha)
+            for text in translations:
                 print(for_output(text), flush=True)
     except (RuntimeError, FloatingPointError) as error:
         remedy = "; try a smaller --beam" if "out of memory" in str(error) else ""

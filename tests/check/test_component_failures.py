@@ -33,8 +33,9 @@ class Part(FeedForward):
 ENDS = ["crashes", "leaves", "exits"]
 
 
-def test_an_import_that_exits_is_told_with_its_line(module):
-    path = module(f"{WAYS}\nexits()\n")
+@pytest.mark.parametrize("way", ["exits", "leaves"])
+def test_an_import_that_exits_is_told_with_its_line(module, way):
+    path = module(f"{WAYS}\n{way}()\n")
     with pytest.raises(InputError, match=str(path)):
         components.import_component("stranger.Part")
 
@@ -64,7 +65,7 @@ def test_a_command_with_such_a_component_is_told_and_starts_nothing(tmp_path):
 
 
 RAISES = """
-import builtins, multiprocessing
+import builtins, multiprocessing, os
 from transformer_pl.model import FeedForward
 
 
@@ -84,6 +85,8 @@ class Raises(FeedForward):
 
     def reached(self, now):
         if now == self.when and multiprocessing.parent_process() is None:  # not where it is checked
+            if self.how == "os._exit":
+                os._exit(0)
             raise getattr(builtins, self.how)(0)
 """
 
@@ -94,6 +97,7 @@ class Raises(FeedForward):
         ("training", "SystemExit", {}),
         ("backward", "StopIteration", {}),
         ("decoding", "SystemExit", {"trainer.val_sample": 3}),
+        ("training", "os._exit", {}),
     ],
 )
 def test_a_component_that_ends_the_training_fails_its_trial(module, tmp_path, when, how, keys):
@@ -103,7 +107,8 @@ def test_a_component_that_ends_the_training_fails_its_trial(module, tmp_path, wh
     code, trial = tiny_trials.train(tmp_path / "runs", own | keys)
     assert code == 1 and trial.result() is None
     status = trial.status()
-    assert status["state"] == "failed" and str(path) in status["why"] and how in status["why"]
+    raised = how.replace("os._exit", "SystemExit")
+    assert status["state"] == "failed" and str(path) in status["why"] and raised in status["why"]
 
 
 @pytest.mark.slow

@@ -20,6 +20,9 @@ def write_table(path, rows) -> None:
         datasets.disable_progress_bars()
         datasets.Dataset.from_list(rows).to_parquet(path)
         return
+    if path.suffix == ".tsv":
+        path.write_text("".join(f"{row['en']}\t{row['de']}\n" for row in rows))
+        return
     text = json.dumps(rows, indent=1) if ".json" in path.suffixes else "".join(json.dumps(row) + "\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
@@ -50,6 +53,35 @@ def test_tables_are_read_like_text(tables, ending, nested, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+TURNED = {split: [pair[::-1] for pair in pairs] for split, pairs in PAIRS.items()}
+
+
+@pytest.mark.parametrize("ending", ["tsv", "tsv.gz"])
+@pytest.mark.parametrize(
+    ("columns", "keys", "expected"),
+    [
+        (None, {}, PAIRS),
+        (None, {"source": "de", "target": "en"}, PAIRS),  # the source comes first
+        (("en", "de"), {}, PAIRS),
+        (("de", "en"), {}, PAIRS),
+        (("en", "de"), {"source": "de", "target": "en"}, TURNED),
+    ],
+)
+def test_lines_with_a_tab_are_read_in_the_order_of_their_head(tmp_path, ending, columns, keys, expected):
+    for split, rows in ROWS.items():
+        lines = [[row[column] for column in columns or ("en", "de")] for row in rows]
+        text = "\r\n".join("\t".join(line) for line in ([columns, *lines] if columns else lines)).encode()
+        (tmp_path / f"{split}.{ending}").write_bytes(gzip.compress(text) if ending == "tsv.gz" else text)
+    assert read(opened(tmp_path, **keys)) == expected
+
+
+@pytest.mark.parametrize("line", ["", "a", "a\tb\tc", "\t\t"])
+def test_a_line_without_one_tab_is_named(tables, line):
+    folder = tables("tsv")
+    (folder / "test.tsv").write_text(f"en\tde\na\tb\n{line}\na\n")
+    assert f"{folder / 'test.tsv'} line 3" in mistake(folder)
+
+
 @pytest.mark.parametrize(("split", "name"), [("val", "dev2013"), ("val", "validation"), ("test", "test_2016_flickr")])
 def test_splits_are_found_by_their_beginning(folder, split, name):
     for path in folder.glob(f"{split}.*"):
@@ -58,7 +90,7 @@ def test_splits_are_found_by_their_beginning(folder, split, name):
 
 
 @pytest.mark.parametrize("name", ["test-{}-of-12.{}", "test-{:05}-of-00012.{}"])
-@pytest.mark.parametrize("endings", [("en", "de"), ("jsonl",), ("parquet",)], ids="-".join)
+@pytest.mark.parametrize("endings", [("en", "de"), ("tsv",), ("jsonl",), ("parquet",)], ids="-".join)
 def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endings):
     pairs = [(f"word {i}", f"Wort {i}") for i in range(12)]
     for path in folder.glob("test.*"):

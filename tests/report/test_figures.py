@@ -73,6 +73,15 @@ def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_apart):
     assert low < -20 and (low > -25 and high < 5) == is_apart
 
 
+@pytest.mark.parametrize("printed", [[None, None], [None, 0.0], [0.5, -0.5]])
+def test_crosses_are_explained_where_there_are_some(printed):
+    rows = [table_row("a", 59), table_row("b", 61)]
+    axes = drawn(forest(rows, printed).figure)
+    crosses = axes.collections[-1].get_offsets()
+    has_some = any(one is not None for one in printed)
+    assert ("cross" in axes.get_xlabel()) == has_some == bool(crosses.count())
+
+
 def test_the_pareto_front_is_filled():
     rows = [table_row("a", 60, 1e6), table_row("b", 59, 2e6), table_row("c", 62, 4e6), table_row("d", 62, 5e6)]
     axes = drawn(front(rows, "params", "parameters").figure)

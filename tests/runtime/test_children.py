@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
-from helpers import ROOT, wait_for
+from helpers import ROOT, processes, wait_for
 
 from transformer_pl.runtime import children
 
@@ -24,6 +25,22 @@ from transformer_pl.runtime import children
 if __name__ == "__main__":
     child = children.start_module("child", ["60"], {**os.environ, "GIVEN": "1"}, Path("log"))
     print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+ISOLATING = """
+from hanging import hang
+from transformer_pl.runtime import children
+from transformer_pl.runtime.isolated import isolated
+if __name__ == "__main__":
+    children.IMPORTED = []
+    isolated("it", hang)
+"""
+HANGING = """
+import os, time
+from pathlib import Path
+def hang():
+    Path("pid").write_text(str(os.getpid()))
     time.sleep(60)
 """
 
@@ -50,6 +67,42 @@ def test_a_child_prints_behind_no_link(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").write_text("mine")
     children.start_module("child", ["0"], {"GIVEN": "a value"}, tmp_path / "log").join(60)
     assert (tmp_path / "elsewhere").read_text() == "mine" and "a value" in (tmp_path / "log").read_text()
+
+
+COMMANDS = {
+    "sweep": ["sweep", "smoke"],
+    "train": ["train", "--model.width=1/16", "--model.depth=1/6", "--model.position=ablations.no_position.NoPosition"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [("sweep", 0.3), *(pytest.param(name, s, marks=pytest.mark.slow) for name in COMMANDS for s in (0, 0.05, 1))],
+)
+def test_ctrl_c_while_the_server_imports_ends_all_and_prints_no_traceback(tmp_path, name, seconds):
+    """As a terminal sends it: to the whole group. seconds: since the server was started."""
+    words = [sys.executable, "-m", *f"transformer_pl.{' '.join(COMMANDS[name])}".split(), f"--runs={tmp_path}/runs"]
+    with (tmp_path / "output").open("w+") as output:
+        program = subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+        group = lambda: [one for one in processes() if one.session == program.pid]  # noqa: E731
+        wait_for(lambda: any("forkserver" in one.command for one in group()), every=0.01)
+        time.sleep(seconds)
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.wait(30) == 130
+        wait_for(lambda: not group(), 2)  # the server would import for longer
+        output.seek(0)
+        printed = output.read()
+    assert "Traceback" not in printed and printed.splitlines()[-1].startswith("stopped by SIGINT")
+
+
+def test_what_is_isolated_ends_with_its_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(ISOLATING)
+    (tmp_path / "hanging.py").write_text(HANGING)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    with subprocess.Popen([sys.executable, "parent.py"], cwd=tmp_path, env=environment) as parent:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        parent.kill()
+    wait_for(lambda: not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text()}"), 20)
 
 
 @pytest.mark.slow  # the parent is a new process

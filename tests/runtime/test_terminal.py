@@ -66,3 +66,19 @@ def test_a_stranger_s_runs_folder_steers_no_terminal(tmp_path):
     printed = os.read(ours, 10_000)
     os.close(its), os.close(ours)
     assert b"1 trial" in printed and not any(control.encode() in printed for control in CONTROLS[:3])
+
+
+def test_what_is_printed_while_nothing_is_goes_to_standard_error():
+    program = """if True:
+        import os
+        from transformer_pl.runtime.terminal import nothing_printed
+        print("before")
+        with nothing_printed():
+            print("meanwhile")
+            os.system("echo program")
+        print("after")
+    """
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, env=buffered, capture_output=True, text=True, check=True)
+    assert done.stdout == "before\nafter\n" and sorted(done.stderr.split()) == ["meanwhile", "program"]

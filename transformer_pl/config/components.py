@@ -56,14 +56,15 @@ def import_component(path: str) -> type:
     if not all(part.isidentifier() for part in path.split(".")) or not module_name:
         raise InputError(f"{path}: must be the import path of a class, MODULE.CLASS, such as my_ablation.Alibi")
     try:
-        module = importlib.import_module(module_name)
-        found = getattr(module, name, None)  # a module may have a __getattr__ of its own
+        with component_code():
+            module = importlib.import_module(module_name)
+            found = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             place = f"start in the folder that holds {error.name.replace('.', '/')}.py, or add that to PYTHONPATH"
             raise InputError(f"{path}: no module {error.name}; {place}") from None
         raise InputError(f"{path}: {described(error)}") from None
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
     if not inspect.isclass(found):
         classes = [

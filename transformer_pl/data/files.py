@@ -1,4 +1,4 @@
-"""A dataset in the files of a folder, which data/README.md describes: text, json, jsonl and parquet.
+"""A dataset in the files of a folder, which data/README.md describes: text, tsv, json, jsonl and parquet.
 
 They are not read by `datasets`: it ends a line also at a lone carriage return, which pairs the wrong sentences, and it
 turns a JSON text such as 2021-01-01 into a date.
@@ -11,7 +11,8 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
 
-TABLES = ("json", "jsonl", "parquet")  # endings of files that hold both languages
+TABLES = ("tsv", "json", "jsonl", "parquet")  # endings of files that hold both languages
 REMEDY = "fix the file or its permissions"
 Files = dict[str, dict[str, list[Path]]]  # by split and ending
 ROWS = 1000  # of a table that are in memory at a time
@@ -38,9 +39,12 @@ def folder_corpus(folder: str | Path, data: Data) -> Corpus:
             for source, target in zip(files[data.source], files[data.target], strict=True):
                 yield from _text_pairs(source, target)
         else:
-            for path in itertools.chain.from_iterable(files.values()):
+            ((ending, paths),) = files.items()
+            readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {"tsv": partial(_tsv, data)}
+            readers |= {"json": _json, "jsonl": _json, "parquet": _parquet}
+            for path in paths:
                 with reading(path, REMEDY):
-                    for place, row in _parquet(path) if path.suffix == ".parquet" else _json(path):
+                    for place, row in readers[ending](path):
                         yield pair_of(row, data, f"{path} {place}")
 
     return Corpus({"files": digests(splits)}, described, pairs)
@@ -111,6 +115,20 @@ def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
             lacks = f"line {number} is missing in {(source if pair[0] is None else target).name}"
             raise InputError(f"{source}, {target}: must have equally many lines, but {lacks}; align the files")
         yield pair
+
+
+def _tsv(data: Data, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each row with its place. A first line with the names of the languages says which comes first."""
+    names = [data.source, data.target]
+    for number, line in enumerate(lines(path), start=1):
+        cells = line.split("\t")
+        if len(cells) != 2:
+            rule = "must have one tab, between the sentences of a pair"
+            raise InputError(f"{path} line {number}: {rule}, but has {len(cells) - 1}: {shown(line)}; correct it")
+        if number == 1 and sorted(cells) == sorted(names):
+            names = cells
+        else:
+            yield f"line {number}", dict(zip(names, cells, strict=True))
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from transformer_pl.report.render import Table
 from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
-from transformer_pl.runtime.terminal import command_console, for_output
+from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
 from transformer_pl.trials.runs_folder import read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -32,11 +32,19 @@ examples:
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
+    with nothing_printed():
+        reports = make_reports(options)
+    for title, report in reports:
+        print_report(title if len(reports) > 1 else "", report, options.format)
+    return 0
+
+
+def make_reports(options: argparse.Namespace) -> list[tuple[str, Any]]:
+    """The title and the table, or the path of the page, of each sweep file; for programs one table of all."""
     files = dict.fromkeys(options.files)
     if options.trials:
         of_files = collect_errors(lambda file: trial_records(file, options), files)
-        print_report("", joined([Table([], records, []) for records in of_files.values()]), options.format)
-        return 0
+        return [("", joined([Table([], records, []) for records in of_files.values()]))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report(file, options), files)
     if len(reports) > 1 and options.format in ("json", "csv"):
         tables = [
@@ -46,11 +54,8 @@ def main(argv: list[str]) -> int:
             )
             for title, table in reports.values()
         ]
-        print_report("", joined(tables), options.format)
-        return 0
-    for title, report in reports.values():
-        print_report(title if len(reports) > 1 else "", report, options.format)
-    return 0
+        return [("", joined(tables))]
+    return [*reports.values()]
 
 
 def read_options(argv: list[str]) -> argparse.Namespace:
@@ -136,14 +141,18 @@ def trial_records(file: Path, options: argparse.Namespace) -> list[dict[str, Any
     if content.get("method") in SEARCHES:
         search, results = _search(file, content, options)
         labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
-        return [labels | record for record in results.records]
+        return [labels | record for record in results.records] if results else []
     from transformer_pl.report.columns import trial_records  # scipy takes half a second
 
     return trial_records(*_grid(file, content, options))
 
 
 def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Sweep, list[PlannedTrial]]:
-    """With --retune it has each row at the best of the points that were tried."""
+    """With --retune it has each row at the best of the points that were tried.
+
+    For the sweep command's --plan, trials may be missing; then with --retune it has the tries.
+    """
+    is_plan = getattr(options, "plan", False)
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
@@ -151,10 +160,14 @@ def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> t
         tries = plan_trials(tuning.tries(sweep), options.runs)
         ended = ("done", "failed", "diverged")
         if missing := sum(one.trial.state() not in ended for one in tries):
+            if is_plan:
+                return tuning.tries(sweep), tries
             rule = "every row must have been tried at every point"
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
     planned = plan_trials(sweep, options.runs)
+    if is_plan:
+        return sweep, planned
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
     others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
     known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
@@ -173,7 +186,7 @@ def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) ->
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)
-    if not results or not results.records:
+    if not getattr(options, "plan", False) and not (results and results.records):
         raise InputError(f"{file}: must have trials, but none was drawn yet; {REMEDY}")
     return search, results
 

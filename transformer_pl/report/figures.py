@@ -110,7 +110,8 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
     if len(usual) < 2 * len(scores):  # a wild row would make all others small
         shown = np.array([*usual, *values, *filter(None, of_paper)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
-    axes.set_xlabel(f"{measure}, difference from base, 95 % interval (filled: p < 0.05; cross: paper)", fontsize=8)
+    marks = "filled: p < 0.05" + ("; cross: paper" if any(one is not None for one in of_paper) else "")
+    axes.set_xlabel(f"{measure}, difference from base, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)

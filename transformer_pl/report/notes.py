@@ -216,8 +216,8 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         if pairs := [(one, both) for one, both in seeds_of if min(both) > 1]:
             needed = seeds_to_resolve(GAP, pairs)
             note += f"; a difference of {GAP} {rows[0].results.measure.title} needs "
-            note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences,"
-            note += " in half of the rows" if len(pairs) > 1 else ""
+            note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences"
+            note += f"{'' if needed else ','} in half of the rows" if len(pairs) > 1 else ""
         note += ". "
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "

@@ -13,15 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.context import BaseContext
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
 from transformer_pl.runtime.files import open_to_append
 from transformer_pl.runtime.machine import gpus
-from transformer_pl.runtime.signals import GROUP_GRACE_S
+from transformer_pl.runtime.signals import GROUP_GRACE_S, Stopped
 
+OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and the end of the terminal
 IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.one_trial", "sacrebleu"]
 
 
@@ -43,15 +45,25 @@ def context(on_gpu: bool = True) -> BaseContext:
 def start(process: BaseProcess) -> None:
     """Start a child. The program that runs is hidden meanwhile: multiprocessing would run it in the child as well.
 
-    The server and the child do not get SIGHUP, which goes to all processes of a terminal: this one ends them.
+    The server and the child do not get OF_A_TERMINAL, which go to all processes of a terminal: this one ends them.
     """
-    main = sys.modules["__main__"]
+    main, is_forked = sys.modules["__main__"], isinstance(process, ForkServerProcess)
     sys.modules["__main__"] = ModuleType("__main__")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
-        process.start()
+        resource_tracker.ensure_running()  # which lets SIGINT through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_A_TERMINAL)
+        try:
+            forkserver.ensure_running() if is_forked else process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_forked:
+            process.start()  # waits until the server has imported everything
+    except Stopped:
+        server = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        if server and not multiprocessing.active_children():  # of which it knows how they end
+            os.kill(server, signal.SIGKILL)  # it may import for seconds
+        raise
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sys.modules["__main__"] = main
 
 
@@ -70,6 +82,7 @@ def start_module(
 def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int]) -> None:
     gc.freeze()  # what the server has imported is not searched for garbage, which would take a quarter of a second
     os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # which now is meant for it alone
     if cores:
         os.sched_setaffinity(0, cores)
     os.environ.clear()
@@ -79,16 +92,21 @@ def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: 
         os.dup2(file.fileno(), 2)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    stop_with_parent()
     sys.argv[1:] = argv
     sys.modules.pop(f"{module}.__main__", None)  # the server imported it for what it imports
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _stop_with_parent() -> None:
+def stop_with_parent() -> None:
+    """Let SIGTERM come to this child when its parent ends, however that ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GROUP_GRACE_S)
-    os._exit(128 + signal.SIGTERM)
+
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GROUP_GRACE_S)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()

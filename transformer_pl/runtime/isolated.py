@@ -8,7 +8,7 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from transformer_pl.runtime.children import context, start
+from transformer_pl.runtime.children import context, start, stop_with_parent
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError, described
 
@@ -56,6 +56,7 @@ def _answer(
     """What the child does: it sends the function's result and the messages of its error, or ends without."""
     os.environ.update(environment)  # it was forked from a server that began with another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the parent, which then kills this process
+    stop_with_parent()
     faulthandler.enable(2)  # prints the line at which native code crashes
     try:
         sender.send((function(*arguments), ()))

@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -22,15 +23,25 @@ class Stopped(BaseException):
 
 @contextmanager
 def component_code() -> Iterator[None]:
-    """Run code that may be a user's component, and turn SystemExit and StopIteration into a RuntimeError.
+    """Run code that may be a user's component, and turn SystemExit, `os._exit` and StopIteration into a RuntimeError.
 
-    Otherwise `sys.exit` would end the command, and StopIteration a loop of Lightning, as if the work were done.
+    Otherwise an exit would end the command, and StopIteration a loop of Lightning, as if the work were done.
     """
+    here, leave = (os.getpid(), threading.get_ident()), os._exit
+
+    def raise_exit(status: int) -> NoReturn:
+        if here != (os.getpid(), threading.get_ident()):  # a process that was forked, or another thread of this one
+            leave(status)
+        raise SystemExit(status)
+
+    os._exit = raise_exit
     try:
         yield
     except (SystemExit, StopIteration) as error:
         failure = RuntimeError(f"a component must raise errors only, but raised {error!r}")
         raise failure.with_traceback(error.__traceback__) from None
+    finally:
+        os._exit = leave
 
 
 def install_handler(handler: Any) -> None:

@@ -29,6 +29,19 @@ def for_output(text: str) -> str:
     return plain(text) if sys.stdout.isatty() else text
 
 
+@contextmanager
+def nothing_printed() -> Iterator[None]:
+    """Send to standard error what is printed meanwhile, by code of users and by programs that it starts."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(output, 1)
+        os.close(output)
+
+
 class PlainConsole(Console):
     """A console whose texts are `plain`."""
 

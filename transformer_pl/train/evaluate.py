@@ -21,6 +21,7 @@ from transformer_pl.model.beam_search import CachedSteps, Hypothesis, beam_searc
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
@@ -183,7 +184,7 @@ def _evaluating(model: Transformer) -> Iterator[torch.device]:
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():  # a table that a component extends here must serve training, too
+        with component_code(), torch.no_grad():  # a table that a component extends here must serve training, too
             yield next(model.parameters()).device
     finally:
         model.train(training)
