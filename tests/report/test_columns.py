@@ -525,6 +525,7 @@ PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}
 def test_a_table_says_what_was_changed_after_its_training_had_started(now, words):
     note = change_note(PLANNED, now)
     assert bool(note) == bool(words) and all(word in note for word in words) and change_note(None, now) == ""
+    assert ("significant" in note) == ("added seeds: 3, 4" in words)  # which alone find what is not there
 
 
 # --- Beside the paper
