@@ -292,7 +292,10 @@ def test_a_row_that_is_exempt_from_a_property_is_marked_in_every_format():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("packages", {"torch": "9.9.9"}), ("gpus", ["H100"]), ("cpu", "Zen"), ("threads", 77), ("trainer.devices", 88)],
+    [
+        *(("packages", {"torch": "9.9.9"}), ("gpus", ["H100"]), ("cpu", "Zen"), ("threads", 77)),
+        *(("trainer.devices", 88), ("trainer.num_nodes", 66)),
+    ],
 )
 def test_a_note_tells_in_what_trials_differ_beside_their_identity(tmp_path, key, value):
     trials = []

@@ -1,5 +1,7 @@
 """A trial's files, its lock, and what becomes of a trial whose files cannot be read."""
 
+import json
+import math
 import statistics
 
 import pytest
@@ -214,6 +216,23 @@ def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
     tiny_trials.same(trial, expected)
     path.unlink()
     assert [path.parent.name for path in find_removable(runs)] == ["trials", "data"]
+
+
+def test_the_loss_of_a_set_is_that_of_its_sentences(tmp_path):
+    _, trial = train(tmp_path / "runs", {})
+    metrics, found = trial.result()["metrics"], {}
+    for split in ("val", "test"):
+        nats, tokens = trial.sentences(split, BLEU)[:, -2:].sum(0)
+        found |= {f"{split}/loss": nats / tokens, f"{split}/ppl": math.exp(nats / tokens)}
+    assert {name: metrics[name] for name in found} == pytest.approx(found)
+
+
+def test_a_trial_that_is_trained_again_has_no_result_until_that_has_ended(tmp_path):
+    runs, fails = tmp_path / "runs", {"stopping_callback.StopAt": {"fails_once": str(tmp_path / "failed")}}
+    assert train(runs, {})[0] == 0
+    code, trial = train(runs, {"trainer.callbacks": json.dumps(fails)}, "--rerun")
+    assert code == 1 and trial.result() is None and trial.state() == "failed"
+    assert not list(trial.folder.glob("hyp.*"))
 
 
 def test_the_log_holds_every_attempt(tmp_path):
