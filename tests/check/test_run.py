@@ -123,7 +123,8 @@ def test_train_refuses_a_component_that_breaks_a_property(module, tmp_path):
 
 def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):
     module(OWN)
-    code, trial = tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.Excused"})
-    assert code == 0
-    assert trial.result()["exempt"]["stranger.Excused"]["padding_changes_nothing"] == "it follows"
+    for options in ([], ["--rerun"]):  # the second one reads what was kept
+        code, trial = tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.Excused"}, *options)
+        assert code == 0
+        assert trial.result()["exempt"]["stranger.Excused"]["padding_changes_nothing"] == "it follows"
     assert (trial.sources / "stranger.py").read_text() == OWN

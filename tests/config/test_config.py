@@ -402,10 +402,11 @@ def test_naming_a_component_drops_the_options_of_lower_levels(key):
 
 
 @pytest.mark.parametrize("key", ["data.path", "data.hub"])
-def test_naming_another_text_drops_the_subset_of_a_scale(key):
+def test_naming_another_text_drops_the_subset_and_the_revision_of_a_scale(key):
     scale = scale_level("wmt14")
-    assert resolve([scale]).data.subset == "de-en"
-    assert resolve([scale, Level("test", {key: "mine"})]).data.subset is None
+    assert resolve([scale]).data.subset == "de-en" and resolve([scale]).data.revision
+    own = resolve([scale, Level("test", {key: "mine"})]).data
+    assert own.subset is None and own.revision is None
     assert resolve([scale, Level("test", {key: "mine", "data.subset": "a"})]).data.subset == "a"
     assert resolve([scale, Level("test", {"data.target": "fr"})]).data.subset == "de-en"
 

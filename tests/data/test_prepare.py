@@ -80,8 +80,8 @@ def test_the_id_depends_on_the_text_and_the_tokenizer_settings():
         return fingerprint_id(Data(**{"vocab_size": 300} | changes), in_memory(name=corpus))
 
     assert name() == name(batch_tokens=7, max_length=9, path="elsewhere") and len(name()) == 16
-    others = [{"vocab_size": 301}, {"source": "de", "target": "en"}, {"train_pairs": 9}]
-    assert len({name(), name("other"), *(name(**other) for other in others)}) == 5
+    others = [{"vocab_size": 301}, {"source": "fr"}, {"target": "fr"}, {"train_pairs": 9}]
+    assert len({name(), name("other"), *(name(**other) for other in others)}) == 6
 
 
 # Once, whatever happens
@@ -224,3 +224,4 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     assert counts == {"train": len(used), "val": 2, "test": 1}
     counted = count_pairs(in_memory(MIXED), Data(**keys), lambda *_: None)
     assert counted["train"] == {"pairs": len(used)} | left_out
+    assert counted["val"] == {"pairs": 2, "equal": 0, "seen": 0}  # a pair that comes twice need not be a training pair

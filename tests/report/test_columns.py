@@ -289,7 +289,10 @@ def test_a_row_that_is_exempt_from_a_property_is_marked_in_every_format():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("packages", {"torch": "9.9.9"}), ("gpus", ["H100"]), ("cpu", "Zen"), ("threads", 77), ("trainer.devices", 88)],
+    [
+        *(("packages", {"torch": "9.9.9"}), ("gpus", ["H100"]), ("cpu", "Zen"), ("threads", 77)),
+        *(("trainer.devices", 88), ("trainer.num_nodes", 66)),
+    ],
 )
 def test_a_note_tells_in_what_trials_differ_beside_their_identity(tmp_path, key, value):
     trials = []
@@ -522,6 +525,7 @@ PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}
 def test_a_table_says_what_was_changed_after_its_training_had_started(now, words):
     note = change_note(PLANNED, now)
     assert bool(note) == bool(words) and all(word in note for word in words) and change_note(None, now) == ""
+    assert ("significant" in note) == ("added seeds: 3, 4" in words)  # which alone find what is not there
 
 
 # --- Beside the paper

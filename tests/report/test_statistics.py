@@ -171,6 +171,9 @@ def test_the_correction_is_dunnett_s_where_the_variances_are_certain():
     ends = np.array([one._replace(lowest=-9, highest=9).interval() for one, _ in together]).T
     expected = dunnett.confidence_interval()
     assert ends[0] == pytest.approx(expected.low, abs=0.004) and ends[1] == pytest.approx(expected.high, abs=0.004)
+    quantile = (expected.high - expected.low)[0] / 2 / math.sqrt(2 * scores.var(1, ddof=1).mean() / 1000)
+    ours, *others = (one.half_width(one.level) / one.standard_error for one, _ in together)
+    assert ours == pytest.approx(quantile, abs=0.02) and others == pytest.approx([ours] * 4, abs=0.001)
     assert all(p <= of_all + 0.004 for (_, p), of_all in zip(together, dunnett.pvalue, strict=True))  # steps find more
 
 

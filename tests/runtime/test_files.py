@@ -1,4 +1,4 @@
-"""YAML that is read strictly, and cannot grow beyond its file."""
+"""Files that others may read at any time; YAML that is read strictly, and cannot grow beyond its file."""
 
 import time
 import tracemalloc
@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_yaml
+from transformer_pl.runtime.files import read_yaml, unfinished, write_atomically
 
 DEEP = 5000
 
@@ -52,3 +52,21 @@ def test_an_alias_stands_for_its_value(tmp_path):
     path.write_text("a: &a [1, two]\nb: *a\nc: &c {d: *a, e: &e 3}\nf: [*c, *e]\n")
     one, two = [1, "two"], {"d": [1, "two"], "e": 3}
     assert read_yaml(path) == {"a": one, "b": one, "c": two, "f": [two, 3]}
+
+
+def test_a_reader_has_the_old_text_or_the_new_one(tmp_path):
+    """Whoever has opened the file reads what it was, to its end."""
+    path = tmp_path / "file"
+    write_atomically(path, "the old text")
+    with path.open() as file:
+        write_atomically(path, "new")
+        assert file.read() == "the old text" and path.read_text() == "new"
+
+
+def test_what_is_not_written_to_its_end_leaves_no_trace(tmp_path):
+    path = tmp_path / "file"
+    write_atomically(path, "the old text")
+    with pytest.raises(ZeroDivisionError), unfinished(path) as part:
+        part.write_text("half of the n")
+        raise ZeroDivisionError
+    assert path.read_text() == "the old text" and list(tmp_path.iterdir()) == [path]

@@ -84,6 +84,13 @@ def test_two_goals_have_a_pareto_front_with_figures(tmp_path):
     assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # the cheapest of each
 
 
+def test_the_highest_score_comes_first_where_that_is_the_goal(tmp_path):
+    goal = {"name": "val/bleu", "goal": "maximize"}
+    results = SearchResults(*made(tmp_path, lambda drawn: drawn["model.p_drop"], metric=goal), tmp_path)
+    values = [record["val/bleu"] for record in results.records]
+    assert values == sorted(values, reverse=True) and results.records[0]["state"] == "best"
+
+
 @pytest.mark.parametrize("up", [False, True], ids=["minimize", "maximize"])
 def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     name, way, worst = ("val/bleu", "maximize", -math.inf) if up else ("val/ppl", "minimize", math.inf)

@@ -88,6 +88,7 @@ def test_trials_that_differ_in_decoding_share_their_weights(uninterrupted):
     results = [json.loads((folder / "result.json").read_text()) for folder in (first, second)]
     assert results[1]["weights_of"] == results[0]["id"] != results[1]["id"]
     assert results[0]["metrics"]["val/ppl"] == results[1]["metrics"]["val/ppl"]
+    assert results[0]["convergence"] == results[1]["convergence"] is not None
     for folder in (first, second):  # each has a final evaluation of its own
         assert (folder / "metrics.jsonl").read_text().count('"val/bleu"') == 1
     train_on(runs, "--decode.alpha=0.1", "--rerun")

@@ -170,8 +170,9 @@ def test_a_matched_row_is_the_trial_that_has_so_many_steps():
     assert row.steps > 1000
     assert row == resolve([Level("test", {"model.N": 2, "optim.max_steps": row.steps})])
     assert match_flops(row) == row
-    base = resolve([Level("test", {"optim.match": "flops"})])
-    assert match_flops(base) == resolve([])
+    for sizes_of_scale in ({}, {"model.width": 0.5, "model.depth": 0.5}):
+        base = resolve([Level("test", {"optim.match": "flops"} | sizes_of_scale)])
+        assert match_flops(base) == resolve([Level("test", sizes_of_scale)])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,19 @@ def test_a_process_number_means_nothing_on_another_machine(tmp_path, holder):
     assert TrialLock(tmp_path).is_held()
 
 
+def test_what_a_dead_process_of_another_machine_held_is_free_after_a_while(tmp_path, holder, monkeypatch):
+    """Here after a second without a heartbeat."""
+    monkeypatch.setattr("transformer_pl.trials.lock.DEAD_S", 1.0)
+    monkeypatch.setattr("transformer_pl.trials.lock.HEARTBEAT_S", 0.3)
+    monkeypatch.setattr("transformer_pl.trials.lock.INSTANT_S", 0.1)
+    holder.kill()
+    holder.wait()
+    marker = tmp_path / "lock"
+    marker.write_text(re.sub("host=.*", "host=elsewhere", marker.read_text()).replace(str(DEAD_S), "1.0"))
+    with TrialLock(tmp_path).hold():
+        assert TrialLock(tmp_path).is_held()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
 def test_another_user_s_lock_is_left_alone():
     """It is readable for that user only."""
