@@ -261,7 +261,8 @@ def test_the_loss_of_a_set_is_that_of_its_sentences(tmp_path):
 
 
 def test_a_trial_that_is_trained_again_has_no_result_until_that_has_ended(tmp_path):
-    runs, fails = tmp_path / "runs", {"stopping_callback.StopAt": {"fails_once": str(tmp_path / "failed")}}
+    runs, options = tmp_path / "runs", {"fails_once": str(tmp_path / "failed"), "of": 4, "in_identity": False}
+    fails = {"stopping_callback.StopAt": options}
     assert train(runs, {})[0] == 0
     code, trial = train(runs, {"trainer.callbacks": json.dumps(fails)}, "--rerun")
     assert code == 1 and trial.result() is None and trial.state() == "failed"
