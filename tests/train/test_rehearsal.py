@@ -186,7 +186,7 @@ class Unknown(JointBPE):
 
 class Truncates(JointBPE):
     def to_ids(self, sentences, side):
-        return [row[:64] for row in super().to_ids(sentences, side)]
+        return [row[:512] for row in super().to_ids(sentences, side)]
 
 
 class Pads(JointBPE):
