@@ -121,7 +121,7 @@ def test_a_pruned_trial_keeps_its_curve_and_leaves_no_process(tmp_path, devices)
     assert [line.split()[2] for line in listed if line.startswith(trial_id(kept.name))] == ["pruned"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def postgres():
     """A new server that asks for SECRET: the URL of a database, and a function that stops and starts it."""
     found = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
