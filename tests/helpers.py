@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from transformer_pl.trials.result import Result
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -57,8 +59,13 @@ def shared_text() -> Path:
     return little_text(folder, 800, 31, 21)
 
 
-def a_result(**keys: object) -> dict:
-    """What result.json says of a made-up trial; `keys` in the place of some of it."""
+def a_result(**keys: object) -> Result:
+    """The result of a made-up trial; `keys` in the place of some of it."""
+    return Result(**result_keys(**keys))
+
+
+def result_keys(**keys: object) -> dict[str, Any]:
+    """The content of its result.json, which need not be valid."""
     result = {"id": "0123456789ab", "weights_id": "ba9876543210", "name": "base s1", "tags": ["demo"], "scale": "demo"}
     result |= {"seed": 1, "config": {}, "metrics": {"val/ppl": 2.0, "val/bleu": 30.0}, "score": "bleu"}
     result |= {"signature": "nrefs:1", "params": 1, "steps": 1, "flops": 1.0}

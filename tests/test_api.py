@@ -39,10 +39,10 @@ def workplace(runs, monkeypatch):
 
 
 def test_a_trial_is_its_files(trial):
-    assert trial.result["metrics"] == json.loads((trial.folder / "result.json").read_text())["metrics"]
+    assert trial.result.metrics == json.loads((trial.folder / "result.json").read_text())["metrics"]
     assert trial.metrics() == [json.loads(line) for line in (trial.folder / "metrics.jsonl").read_text().splitlines()]
     assert trial.config.model.h == 4 and trial.sizes.vocab_size == len(trial.tokenizer)
-    assert sum(p.numel() for p in trial.model.parameters()) == trial.result["params"] and not trial.model.training
+    assert sum(p.numel() for p in trial.model.parameters()) == trial.result.params and not trial.model.training
     assert trial.translate([]) == [] and trial.translate(" ") == ""
     sentences = ["a man sees a dog .", "the dog sleeps ."]
     assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(sentences, beam=2)
@@ -116,7 +116,7 @@ def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
     threads = torch.get_num_threads()
     keys = TINY | {"data.path": tmp_path / "text", "model.p_drop": 0.3, "seed": 5}
     trial = train(keys, runs=tmp_path / "runs")
-    assert trial.config.model.p_drop == 0.3 and trial.result["seed"] == 5
+    assert trial.config.model.p_drop == 0.3 and trial.result.seed == 5
     as_a_row = {key: value for key, value in keys.items() if key != "model.p_drop"} | {"variant": "model.p_drop=0.3"}
     for again in (trial.config, as_a_row):
         assert train(again, runs=tmp_path / "runs").result == trial.result

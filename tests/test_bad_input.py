@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 from forked import command
-from helpers import a_result, little_text
+from helpers import little_text, result_keys
 
 TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
 TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
@@ -181,7 +181,7 @@ def earlier(runs):
     trial, table = runs / "trials" / "h=4-s1-0123456789ab", runs / "sweeps" / "smoke@demo"
     for folder in (trial, table):
         folder.mkdir(parents=True)
-    (trial / "result.json").write_text(json.dumps(a_result()))
+    (trial / "result.json").write_text(json.dumps(result_keys()))
     (trial / "status.json").write_text('{"state": "done"}')
     (table / "table.md").write_text("| an earlier table |\n")
     return runs

@@ -17,9 +17,10 @@ from transformer_pl.report import __main__ as report
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import __main__ as train
 from transformer_pl.trials import records
+from transformer_pl.trials.result import Result
 
 FORMS = {
-    "result.json": records.ResultFields,
+    "result.json": Result,
     "status.json": records.Status,
     "env.json": records.Environment,
     "identity.json": records.IdentityInputs,

@@ -250,7 +250,7 @@ RUNNING = {  # what shows it, of the trial with the change and of the one withou
     # all 14, which were one batch, too
     Change("trainer.eval_tokens", 1): (lambda made, base: made.batches(False) - base.batches(False), 3 * 7 + 5 + 13),
     Change("trainer.tokenised_bleu", True): (
-        lambda made, base: ["test/bleu_tokenised" in one.trial.result()["metrics"] for one in (made, base)],
+        lambda made, base: ["test/bleu_tokenised" in one.trial.result().metrics for one in (made, base)],
         [True, False],
     ),
     Change("trainer.val_sample", 3, ALONE): (lambda made, base: made.batches(False) - base.batches(False), 2 * 3),
@@ -290,7 +290,7 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
         assert tiny_trials.train(folder / "gpu" / "runs", keys)[0] == 0
     prepared = Prepared(made.trial.folder.parents[1] / "data" / made.trial.data())
     config = resolve(
-        [Level("result", {key: value for key, value in made.trial.result()["config"].items() if key in KEYS})]
+        [Level("result", {key: value for key, value in made.trial.result().config.items() if key in KEYS})]
     )
     trainers = {name: config.trainer.model_copy(update={"accelerator": name}) for name in ("cpu", "auto")}
     on_cpu, on_gpu = (config.model_copy(update={"trainer": trainers[name]}) for name in ("cpu", "auto"))
@@ -304,8 +304,8 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
 @binds("data.task")
 def test_a_task_says_what_is_read_and_what_is_scored(make):
     trial = make({"data.task": "copying_task.Copying", "data.path": None, "data.vocab_size": 275}).trial
-    assert "val/right" in trial.result()["metrics"] and "val/bleu" not in trial.result()["metrics"]
-    assert len(trial.hypotheses("val")) == 60 and " task=Copying " in trial.result()["name"]
+    assert "val/right" in trial.result().metrics and "val/bleu" not in trial.result().metrics
+    assert len(trial.hypotheses("val")) == 60 and " task=Copying " in trial.result().name
 
 
 @binds("data.tokenizer")
@@ -318,7 +318,7 @@ def test_a_tokenizer_says_what_a_token_is(make):
 def test_the_name_of_a_text_stands_in_the_names_of_its_trials(make):
     """It is no part of the identity; without it the last part of the path stands there."""
     named, unnamed = (make(keys).trial for keys in ({"data.name": "news"}, {}))
-    assert " data=news " in named.result()["name"] and " data=text " in unnamed.result()["name"]
+    assert " data=news " in named.result().name and " data=text " in unnamed.result().name
     assert named.folder.name[-12:] == unnamed.folder.name[-12:]
 
 

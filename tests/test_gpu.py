@@ -264,7 +264,7 @@ def test_a_trial_of_scale_demo_is_translated_as_it_was_evaluated(tmp_path):
     assert completed.returncode == 0, completed.stdout + completed.stderr
     (folder,) = (tmp_path / "runs/trials").iterdir()
     trial = Trial(folder)
-    assert not GPU or trial.result()["metrics"]["test/bleu"] > 80
+    assert not GPU or trial.result().metrics["test/bleu"] > 80
     source, _ = Prepared(tmp_path / "runs/data" / trial.data()).text("val")
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in source[:100]))
     found = command("translate", folder, tmp_path / "in.txt", "--runs", tmp_path / "runs").stdout.splitlines()

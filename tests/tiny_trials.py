@@ -70,7 +70,7 @@ def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[st
 
     Times are left out, and which of the trials that share weights has trained them.
     """
-    result = {k: v for k, v in trial.result().items() if k not in ("tokens_per_s", "wall_s", "finished", "weights_of")}
+    result = trial.result().model_dump(exclude={"tokens_per_s", "wall_s", "finished", "weights_of"})
     lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
     sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
     return result, lines, trial.weights(), sentences

@@ -19,8 +19,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.task import Task, open_corpus, task_of
 from transformer_pl.train import __main__ as train_command
-from transformer_pl.trials.runs_folder import find, trained_config
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.runs_folder import FinishedTrial, find
 from transformer_pl.trials.trial_config import trial_config
 from transformer_pl.trials.trial_run import check_code, identify
 
@@ -33,11 +32,10 @@ if TYPE_CHECKING:
 class TrainedTrial:
     """A finished trial. What needs torch is loaded when it is first asked for."""
 
-    def __init__(self, result: Mapping[str, Any]):
-        """result: of `runs_folder.find`."""
-        self.result = dict(result)  # the content of result.json, and `folder`, the path of the trial
-        self.folder: Path = result["folder"]
-        self._trial = Trial(self.folder)
+    def __init__(self, finished: FinishedTrial):
+        self._finished = finished
+        self._trial, self.result = finished
+        self.folder = self._trial.folder
 
     def __repr__(self) -> str:
         return f"TrainedTrial({str(self.folder)!r})"
@@ -45,7 +43,7 @@ class TrainedTrial:
     @cached_property
     def config(self) -> Config:
         """The config that it was trained with."""
-        return trained_config(self.result)
+        return self._finished.config()
 
     @cached_property
     def task(self) -> Task:
@@ -79,7 +77,7 @@ class TrainedTrial:
     def decoding(self, beam: object = None, alpha: object = None) -> Config:
         """Its config, with another beam or length penalty where one is given. Raises an InputError for wrong ones."""
         changes = {"decode.beam": beam, "decode.alpha": alpha}
-        return trained_config(self.result, {key: value for key, value in changes.items() if value is not None})
+        return self._finished.config({key: value for key, value in changes.items() if value is not None})
 
     def translate(
         self, sentences: str | Sequence[str], beam: int | None = None, alpha: float | None = None

@@ -45,8 +45,8 @@ def main(argv: list[str]) -> int:
         with nothing_printed():
             sides = " to ".join(trial.task.sides(data))
             device = next(trial.model.parameters()).device
-        steps = trial.result["steps"]
-        text = f"{data.short_name}, scale {trial.result['scale']}"
+        steps = trial.result.steps
+        text = f"{data.short_name}, scale {trial.result.scale}"
         trained = f"{trial.folder.name}: {sides}, trained for {steps:,} steps on {text}; runs on {device}"
         print(plain(trained), file=sys.stderr)
         for sentences in lines:

@@ -15,8 +15,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.train.evaluate import reference_likelihood, trained_model
-from transformer_pl.trials.runs_folder import find, trained_config
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.runs_folder import find
 
 
 def main() -> None:
@@ -24,10 +23,9 @@ def main() -> None:
     parser.add_argument("trial", help="a trial's folder, its id, or a part of its name")
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
     options = parser.parse_args()
-    result = find(options.runs, options.trial)
-    folder, config = result["folder"], trained_config(result)
-    trial = Trial(folder)
-    prepared = Prepared(folder.parents[1] / "data" / str(trial.data()))
+    found = find(options.runs, options.trial)
+    trial, config = found.trial, found.config()
+    prepared = Prepared(trial.folder.parents[1] / "data" / str(trial.data()))
     source, target = prepared.split("val")
     sources = {
         "as it is": source,

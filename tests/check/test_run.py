@@ -126,5 +126,5 @@ def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):
     for options in ([], ["--rerun"]):  # the second one reads what was kept
         code, trial = tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.Excused"}, *options)
         assert code == 0
-        assert trial.result()["exempt"]["stranger.Excused"]["padding_changes_nothing"] == "it follows"
+        assert trial.result().exempt["stranger.Excused"]["padding_changes_nothing"] == "it follows"
     assert (trial.sources / "stranger.py").read_text() == OWN

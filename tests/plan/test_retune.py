@@ -11,7 +11,7 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import REACH, plan_retuning
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import finished_trials
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
@@ -106,12 +106,11 @@ def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_f
     completed = command("sweep", *words, WANDB_MODE="disabled")
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
-    results = {
-        (r["config"]["model.h"], r["config"]["optim.lr_scale"], r["config"]["seed"]): r for r in finished_results(runs)
-    }
+    settings = "model.h", "optim.lr_scale", "seed"
+    results = {tuple(map(result.config.get, settings)): result for _, result in finished_trials(runs)}
     best = {}
     for h in (8, 4):
-        tries = {rate: r["metrics"]["val/ppl"] for (row, rate, seed), r in results.items() if row == h and seed == 0}
+        tries = {rate: r.metrics["val/ppl"] for (row, rate, seed), r in results.items() if row == h and seed == 0}
         assert len(tries) == 2
         best[h] = min(tries, key=tries.get)
         assert {rate for row, rate, seed in results if row == h and seed == 2} == {best[h]}

@@ -41,10 +41,10 @@ def config(scale="demo", /, **keys):
     return resolve([scale_level(scale), Level("test", {key.replace("__", "."): value for key, value in keys.items()})])
 
 
-def result(config, bleu, ppl=3.0, **more):
+def result(trained, bleu, ppl=3.0, **more):
     metrics = {"val/ppl": ppl, "val/bleu": bleu, "val/chrf": 50.0, "test/bleu": bleu - 1}
-    made = {"params": 1_490_000, "signature": SIGNATURE, "steps": config.steps, "flops": 1e15}
-    return a_result(metrics=metrics, **made) | more
+    made = {"params": 1_490_000, "signature": SIGNATURE, "steps": trained.steps, "flops": 1e15}
+    return a_result(metrics=metrics, **(made | more))
 
 
 def row(config, *bleus, state="new"):
@@ -263,7 +263,7 @@ def test_a_table_that_has_everything_to_say_says_it_in_four_notes():
         row(config(model__h=16), None, 61.0, state="diverged"),
         row(config(data__path="elsewhere"), 61.0),
     ]
-    rows[1].results[0]["exempt"] = {"mine.Attention": {"future_is_hidden": "it looks ahead on purpose"}}
+    rows[1].results[0].exempt["mine.Attention"] = {"future_is_hidden": "it looks ahead on purpose"}
     table = build_table(rows, config())
     assert len(table.notes) == 4 and table.notes[-1].endswith("transformer_pl/report/README.md")
     assert all(len(note) < 900 for note in table.notes)
@@ -275,7 +275,7 @@ def test_a_row_that_is_exempt_from_a_property_is_marked_in_every_format():
     """By its name, and one note has the property and the reason. In CSV and JSON these stand in the row."""
     table = build_table(rows := [row(config(), 60.0), row(config(model__h=1), 61.0)], config())
     assert cells.EXEMPT not in table.markdown() and read_csv(table)[1]["exempt"] == ""
-    rows[1].results[0]["exempt"] = {"mine.Attention": {"the_future_is_hidden": "on purpose"}}
+    rows[1].results[0].exempt["mine.Attention"] = {"the_future_is_hidden": "on purpose"}
     table = build_table(rows, config(), names=["base", "h=1"])
     assert [cells.EXEMPT in name for name in column(table, "row")] == [False, True]
     on_page = page_columns(table)[0].column
@@ -299,7 +299,7 @@ def test_a_note_tells_in_what_trials_differ_beside_their_identity(tmp_path, key,
     for place, more in enumerate(({}, {key: value})):
         trials.append(Trial(tmp_path / f"{place}"))
         trials[-1].make()
-        trials[-1].finish(result(config(), 60.0) | {"config": {"trainer.devices": 1} | more})
+        trials[-1].finish(result(config(), 60.0, config={"trainer.devices": 1} | more))
         written = {"packages": {"torch": "2.9.0"}, "gpus": [], "cpu": "EPYC", "threads": 1} | more
         (trials[-1].folder / "env.json").write_text(json.dumps(written))
     word = re.search(r"\w[\w.]+", str(value).removeprefix("{'torch'"))[0]
@@ -353,14 +353,14 @@ def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds, othe
 
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
     rows = measured([0.0, 0.3])
-    for one in rows[0].results:
-        one["metrics"]["val/bleu"] = 0.9
+    for result in rows[0].results:
+        result.metrics["val/bleu"] = 0.9
     table = build_table(rows, config())
     assert not {"Δ BLEU", "Δ 95 %", "p"} & set(names(table)) and "*" not in "".join(column(table, "PPL"))
     assert read_csv(table)[1]["val/bleu.difference"] == read_csv(table)[1]["val/bleu.difference.p"] == ""
     assert len(column(table, "BLEU 95 %")) == 2 and "BLEU below 1" in said(table)
     rows = measured([0.3, 0.0])  # a row below 1 is compared with a base above it
-    rows[1].results[0]["metrics"]["val/bleu"] = 0.9
+    rows[1].results[0].metrics["val/bleu"] = 0.9
     assert column(build_table(rows, config()), "p")[1]
 
 
@@ -565,7 +565,7 @@ def all_rows():
 def test_csv_has_full_precision():
     rows = all_rows()
     for one in rows:
-        one.results[2]["flops"] = 4e15
+        one.results[2] = one.results[2].model_copy(update={"flops": 4e15})
     lines = read_csv(build_table(rows, config()))
     base = statistics.mean(rows[0].scores)
     for line, one, printed in zip(lines, rows, TABLE3, strict=True):

@@ -38,8 +38,8 @@ def written(axes):
 def table_row(name, score, params=1e6, ppl=3.0, error=1.0, is_apart=False):
     """A row beside a base of 60. error: the standard error of its difference."""
     metrics = {"val/bleu": score, "val/ppl": ppl}
-    result = {"metrics": metrics, "params": params, "flops": 1e9, "steps": 1000}
-    base = RowResults(Config(), [{"metrics": {"val/bleu": 60.0}}], ["done"])
+    result = a_result(metrics=metrics, params=int(params), flops=1e9, steps=1000)
+    base = RowResults(Config(), [a_result(metrics={"val/bleu": 60.0, "val/ppl": 3.0})], ["done"])
     compared = RowComparison(Estimate(score, (), 1.0, 50), Estimate(score - 60, (), error, 50), 0.5, is_apart)
     results = RowResults(Config(), [result], ["done"], name=name)
     return TableRow(results, {}, None, False, base, compared, None)

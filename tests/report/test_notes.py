@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import a_result
 from scipy.stats import rankdata
 
 from transformer_pl.config import Config
@@ -21,7 +22,9 @@ PAPER = read_published()
 def table_row(ours, published=None, params=9):
     """A row of a table. ours: BLEU by seed. The base of ours has a BLEU of 1, and the paper's 25.8."""
     results, base = (
-        RowResults(Config(), [{"metrics": {"val/bleu": bleu}, "params": params} for bleu in seeds], [])
+        RowResults(
+            Config(), [a_result(metrics={"val/bleu": bleu, "val/ppl": 3.0}, params=params) for bleu in seeds], []
+        )
         for seeds in (ours, [1])
     )
     printed = PublishedRow(label="A", score=published) if published else None

@@ -19,7 +19,7 @@ from transformer_pl.report.published import paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import RowResults
 from transformer_pl.tasks.translation import bleu
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import finished_trials
 
 FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "PPL", "seeds"]  # columns that are always shown
 
@@ -69,7 +69,7 @@ def table3():
         sentences = np.concatenate([counts, np.stack([nats, counts[..., 8]], -1)], -1)
         metrics = [{"val/ppl": 3.0, "val/bleu": float(bleu(one[:, :10].sum(0)))} for one in sentences]
         about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps, "flops": 1e15}
-        results = [about | {"metrics": one} for one in metrics]
+        results = [a_result(**about, metrics=one) for one in metrics]
         rows.append(RowResults(config, results, ["done"] * 3, sentences, name=row.name))
     rows[7] = RowResults(rows[7].config, [None] * 3, ["diverged", "new", "new"])
     return sweep, build_table(rows, sweep.base, paper_table(sweep.base.data))
@@ -96,9 +96,9 @@ def test_page_is_self_contained_and_complete(smoke, report):
     """It has the BLEU and the log of every trial, and refers to no other file or address."""
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"""(src|href)=["'](?!#|data:)|@import|url\((?!#|data:)""", text)
-    for result in finished_results(smoke[0]):
-        assert f"{result['metrics']['val/bleu']:.1f}" in text and result["folder"].name in text
-        assert (result["folder"] / "log.txt").read_text().splitlines()[-1] in text
+    for trial, result in finished_trials(smoke[0]):
+        assert f"{result.main_score:.1f}" in text and trial.folder.name in text
+        assert trial.log.read_text().splitlines()[-1] in text
     assert text.count("<figcaption>") == text.count("<figure>") > 0 and "<figcaption></figcaption>" not in text
     figures = {path.name for path in (report.parent / "figures").iterdir()}
     assert {f"curves_steps.{kind}" for kind in ("svg", "pdf", "png")} <= figures

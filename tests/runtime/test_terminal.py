@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, a_result
+from helpers import ROOT, result_keys
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -58,7 +58,8 @@ def test_a_text_for_programs_steers_no_terminal_and_is_not_changed_elsewhere(mon
 def test_a_stranger_s_runs_folder_steers_no_terminal(tmp_path):
     trial = tmp_path / "trials" / f"{''.join(CONTROLS)}-s1-0123456789ab"
     trial.mkdir(parents=True)
-    (trial / "result.json").write_text(json.dumps(a_result(score="\x1b[2J", metrics={"val/ppl": 1, "val/\x1b[2J": 1})))
+    keys = result_keys(score="\x1b[2J", metrics={"val/ppl": 1, "val/\x1b[2J": 1})
+    (trial / "result.json").write_text(json.dumps(keys))
     (trial / "status.json").write_text('{"state": "done"}')
     ours, its = pty.openpty()
     words = [sys.executable, "-m", "transformer_pl.sweep", "--list", "--runs", tmp_path]

@@ -19,7 +19,7 @@ from sqlalchemy import NullPool
 
 from tests.search.searches import DROPOUT, SMALL, SPACE, finish, queue_of, search_file, study_folder, study_of
 from transformer_pl.search.study import counted_trials, shown_number
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial, trial_id
 
 SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
@@ -53,7 +53,7 @@ def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(tmp_path):
     for trial in trials:
         assert ("infeasible" in trial.user_attrs) == (trial.params["model.h"] == 3)
         assert "h = 3" in trial.user_attrs.get("infeasible", "h = 3")
-    by_folder = {result["folder"].name: result["metrics"]["val/ppl"] for result in finished_results(runs)}
+    by_folder = {one.name: one.result.metrics["val/ppl"] for one in finished_trials(runs)}
     assert {t.user_attrs["folder"]: t.value for t in trials if t.state == TrialState.COMPLETE} == by_folder
     report = command("report", *words, "--format", "md")
     assert report.returncode == 0 and report.stdout == (study_folder(tmp_path) / "table.md").read_text()
@@ -93,9 +93,9 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
     assert {path.name for path in (runs / "trials").iterdir()} == folders
     planned = command(*words, "--plan").stdout.splitlines()
     assert [line.split()[0] for line in planned if line.endswith(": done")] == ["#0", "#1"], "each keeps its number"
-    for result in finished_results(runs):
-        steps = [json.loads(line)["step"] for line in (result["folder"] / "metrics.jsonl").read_text().splitlines()]
-        assert result["steps"] == 200 and steps == sorted(steps)
+    for trial, result in finished_trials(runs):
+        steps = [json.loads(line)["step"] for line in (trial.folder / "metrics.jsonl").read_text().splitlines()]
+        assert result.steps == 200 and steps == sorted(steps)
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])  # 32 s
@@ -209,6 +209,6 @@ def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkey
     assert sum(shown_number(t) != t.number for t in study.get_trials()) == 1  # the trial of the killed process
     assert [t.params for t in counted if "base" in t.user_attrs] == [{"model.p_drop": 0.1}]
     folders = [t.user_attrs["folder"] for t in counted]
-    assert len(set(folders)) == TRIALS and {result["folder"].name for result in finished_results(runs)} == set(folders)
+    assert len(set(folders)) == TRIALS and {one.name for one in finished_trials(runs)} == set(folders)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path

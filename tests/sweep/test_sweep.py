@@ -45,15 +45,15 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
 def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):
     for folder, result in results(smoke[0]).items():
         trial = smoke[0] / "trials" / folder
-        assert result["config"].items() >= yaml.safe_load((trial / "config.yaml").read_text()).items()
-        assert result["config"]["effective.d_model"] == 32 and result["config"]["model.d_model"] == 512
-        assert result["steps"] == 20 and result["params"] > 0 and result["flops"] > 0 and result["wall_s"] > 0
-        assert result["signature"].startswith("nrefs:1|case:mixed")
-        assert result["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        assert result.config.items() >= yaml.safe_load((trial / "config.yaml").read_text()).items()
+        assert result.config["effective.d_model"] == 32 and result.config["model.d_model"] == 512
+        assert result.steps == 20 and result.params > 0 and result.flops > 0 and result.wall_s > 0
+        assert result.signature.startswith("nrefs:1|case:mixed")
+        assert result.version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
         for split in ("val", "test"):
             rows = [json.loads(line) for line in (trial / f"scores.{split}.jsonl").read_text().splitlines()]
             nll, pieces = sum(row["nll"] for row in rows), sum(row["pieces"] for row in rows)
-            assert math.exp(nll / pieces) == pytest.approx(result["metrics"][f"{split}/ppl"])
+            assert math.exp(nll / pieces) == pytest.approx(result.metrics[f"{split}/ppl"])
             assert len(rows) == len((trial / f"hyp.{split}.txt").read_text().splitlines()) == 500
             assert all(len(row["bleu"]) == 10 for row in rows)
 
@@ -136,8 +136,8 @@ def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
     folder, result = next(iter(results(smoke[0]).items()))
     (run,) = (smoke[0] / "trials" / folder / "wandb").glob("offline-run-*")
     record = json.loads(read_back(run, "--summary"))
-    assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
-    assert record["summary"]["val/ppl"] == pytest.approx(result["metrics"]["val/ppl"])
+    assert record["summary"]["val/bleu"] == pytest.approx(result.metrics["val/bleu"])
+    assert record["summary"]["val/ppl"] == pytest.approx(result.metrics["val/ppl"])
     assert record["config"]["effective.d_model"] == 32 and record["config"]["sweep"] == "smoke@demo"
     assert record["config"]["row"] in ("base", "h=4", "h=1 p_drop=0.0", "position=NoPosition")
     (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]

@@ -49,10 +49,10 @@ def test_a_third_task_is_trained_and_scored(folder):
     for trial in trials:
         result, sentences = trial.result(), trial.sentences("val", Copying.measure)
         names = {f"{split}/{name}" for split in ("val", "test") for name in ("right", "loss", "ppl")}
-        assert result["metrics"].keys() == names | {"val/right_sample"}
-        assert (result["score"], result["signature"]) == ("right", "exact")
+        assert result.metrics.keys() == names | {"val/right_sample"}
+        assert (result.score, result.signature) == ("right", "exact")
         right = pytest.approx(100 * sentences[:, 0].mean())
-        assert result["metrics"]["val/right"] == right and sentences.shape == (60, 4)
+        assert result.metrics["val/right"] == right and sentences.shape == (60, 4)
 
 
 def test_the_table_and_the_page_are_of_the_task_s_score(folder, capsys):

@@ -62,12 +62,12 @@ def test_two_processes_train_as_one(text, alone, tmp_path, how):
     strategy, *more = how
     result, lines = train(text, tmp_path, "--model.p_drop=0", *PAIR, f"--trainer.strategy={strategy}", *more)
     expected, expected_lines = alone
-    assert result["id"] == expected["id"]
+    assert result.id == expected.id
     assert [line["step"] for line in lines] == [line["step"] for line in expected_lines]
     for line, one in zip(lines, expected_lines, strict=True):
         for name in one.keys() & {"train/loss", "val/loss", "lr"}:
             assert line[name] == pytest.approx(one[name], abs=1e-5), (line["step"], name)
-    assert result["metrics"]["test/loss"] == pytest.approx(expected["metrics"]["test/loss"], abs=1e-5)
+    assert result.metrics["test/loss"] == pytest.approx(expected.metrics["test/loss"], abs=1e-5)
 
 
 SKIPPED = """
@@ -85,7 +85,7 @@ def test_a_component_may_use_part_of_its_parameters_in_a_step(text, tmp_path, mo
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     argv = [*PAIR, "--trainer.strategy=ddp_find_unused_parameters_true", "--model.ffn=skipped.Skipped"]
     result, _ = train(text, tmp_path / "runs", *argv, steps=6)
-    assert result["steps"] == 6
+    assert result.steps == 6
 
 
 COUNTING = """
@@ -126,7 +126,7 @@ def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
         assert time.monotonic() - began < 10
     wait_for(lambda: not in_session(process.pid), seconds=20)
     result, lines = train(text, tmp_path / "parts", *argv, steps=60)
-    assert result["metrics"] == whole["metrics"]
+    assert result.metrics == whole.metrics
     losses = [
         [(line["step"], line["train/loss"]) for line in completed if "train/loss" in line]
         for completed in (lines, whole_lines)

@@ -110,7 +110,7 @@ def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path):
     trial.finish(a_result(metrics=line | {"val/bleu": 0.0}))
     written = [json.loads((tmp_path / name).read_text()) for name in ("metrics.jsonl", "result.json")]
     assert [one["val/ppl"] for one in (written[0], written[1]["metrics"])] == [None, None]
-    for one in (trial.metrics()[0], trial.result()["metrics"]):
+    for one in (trial.metrics()[0], trial.result().metrics):
         assert one["val/ppl"] == math.inf and one["val/loss"] == line["val/loss"]
 
 

@@ -32,16 +32,16 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
     keys = {"optim.max_steps": 20, "trainer.callbacks": callbacks, "trainer.loggers": CSV}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     result = trial.result()
-    assert code == 0 and result["steps"] == 4 and {line["step"] for line in trial.metrics()} == {1, 2, 3, 4}
+    assert code == 0 and result.steps == 4 and {line["step"] for line in trial.metrics()} == {1, 2, 3, 4}
     (path,) = trial.folder.glob("lightning_logs/version_0/metrics.csv")
     lines = list(csv.DictReader(path.read_text().splitlines()))
     assert [line["step"] for line in lines if line["val/loss"]] == ["2", "4", "4"]  # the last one of the evaluation
-    assert [float(line["val/bleu"]) for line in lines if line["val/bleu"]] == [result["metrics"]["val/bleu"]]
+    assert [float(line["val/bleu"]) for line in lines if line["val/bleu"]] == [result.metrics["val/bleu"]]
     assert "model.h: 8" in path.with_name("hparams.yaml").read_text()
     _, whole = tiny_trials.train(tmp_path / "whole", {"optim.max_steps": 4})
-    assert result["flops"] == pytest.approx(whole.result()["flops"])  # of the steps that were trained
-    assert result["stopped_early"] and not whole.result()["stopped_early"]
-    assert result["convergence"] == convergence(trial.metrics(), 4)._asdict()
+    assert result.flops == pytest.approx(whole.result()["flops"])  # of the steps that were trained
+    assert result.stopped_early and not whole.result()["stopped_early"]
+    assert result.convergence == convergence(trial.metrics(), 4)._asdict()
     printed = tiny_trials.TINY | {"data.path": str(tmp_path / "text")} | keys
     file = tmp_path / "s.yaml"
     file.write_text(json.dumps({"method": "grid", "parameters": {key: {"value": v} for key, v in printed.items()}}))
@@ -60,7 +60,7 @@ def test_what_a_callback_logs_is_shown_and_takes_the_place_of_nothing(tmp_path):
     assert [line["step"] for line in own] == [1, 2, 3, 4] and "epoch" not in own[0]
     assert [line["kind"] for line in lines if "val/loss" in line] == ["validation", "validation", "final"]
     assert [line["kind"] for line in lines if line.get("val/bleu") == -1] == ["validation"] * 4
-    assert result["metrics"]["val/bleu"] >= 0 and result["convergence"]["validations"] > 0
+    assert result.metrics["val/bleu"] >= 0 and result.convergence["validations"] > 0
 
 
 class Clock(L.Callback):
@@ -81,7 +81,7 @@ def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopp
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     assert code == 1 and failed.exists() and trial.result() is None
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
-    assert code == 0 and trial.result()["steps"] == 3 and trial.result()["wall_s"] == 3000
+    assert code == 0 and trial.result().steps == 3 and trial.result().wall_s == 3000
 
 
 def test_a_callback_is_part_of_the_identity_unless_it_only_watches():

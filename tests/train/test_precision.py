@@ -97,7 +97,7 @@ def test_what_is_saved_has_the_digits_of_float32(tmp_path):
     assert all(weight.dtype == torch.float32 for weight in weights.values())
     assert all((weight != weight.bfloat16()).any() for weight in weights.values() if weight.dim() > 1)
     assert any(not torch.equal(weight, others[name]) for name, weight in weights.items())
-    assert trial.result()["metrics"]["val/loss"] == pytest.approx(full.result()["metrics"]["val/loss"], rel=0.02)
+    assert trial.result().metrics["val/loss"] == pytest.approx(full.result().metrics["val/loss"], rel=0.02)
 
 
 def test_every_command_that_computes_keeps_float32_in_float32(tmp_path):

@@ -421,9 +421,9 @@ def test_the_cost_of_several_passes_and_of_shared_weights_is_true(module, tmp_pa
     twice = {"optim.optimizer": "stranger.ClosureTwice", "trainer.callbacks": "stranger.Shares"}
     _, shared = tiny_trials.train(tmp_path / "twice" / "runs", twice)
     before, after = plain.result(), shared.result()
-    assert after["flops"] == 2 * before["flops"]
+    assert after.flops == 2 * before.flops
     ffn = 2 * 16 * 64 + 64 + 16  # of the second layer, which is the first's
-    assert after["params"] == before["params"] - ffn == sum(w.numel() for w in plain.weights().values()) - ffn
+    assert after.params == before.params - ffn == sum(w.numel() for w in plain.weights().values()) - ffn
     with pytest.raises(InputError, match="match=flops"):
         tiny_trials.train(tmp_path / "flops" / "runs", twice | {"optim.match": "flops"})
 

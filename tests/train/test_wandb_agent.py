@@ -69,9 +69,9 @@ def test_a_shipped_sweep_trains_under_the_agent(start, path):
     result = json.loads((folder / "result.json").read_text())
     sweep = yaml.safe_load(path.read_text())
     drawn = {key: one_value(parameter) for key, parameter in sweep["parameters"].items()} | spelled
-    for key in result["config"].keys() & drawn.keys() - SHORT.keys():
-        assert result["config"][key] == drawn[key]
-    assert (sweep.get("metric") or sweep["metrics"][0])["name"] in result["metrics"]
+    for key in result.config.keys() & drawn.keys() - SHORT.keys():
+        assert result.config[key] == drawn[key]
+    assert (sweep.get("metric") or sweep["metrics"][0])["name"] in result.metrics
     assert list(folder.glob("wandb/offline-run-*-run4agent"))  # which the agent named
 
 
@@ -88,9 +88,9 @@ def test_a_finished_trial_tells_the_agent_s_run_what_it_resulted_in(smoke, tmp_p
     (folder,) = runs.glob("trials/*/wandb/offline-run-*-run4agent")
     record = json.loads(read_back(folder, "--summary"))
     result = json.loads((folder.parents[1] / "result.json").read_text())
-    assert record["summary"]["val/bleu"] == pytest.approx(result["metrics"]["val/bleu"])
-    assert record["summary"]["params"] == result["params"]
-    assert record["config"]["row"] == result["tags"][-1] and record["config"]["sweep"] == "none"
+    assert record["summary"]["val/bleu"] == pytest.approx(result.metrics["val/bleu"])
+    assert record["summary"]["params"] == result.params
+    assert record["config"]["row"] == result.tags[-1] and record["config"]["sweep"] == "none"
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def trial(tmp_path_factory):
 
 def test_a_trial_keeps_how_it_ended(trial):
     ended = convergence(trial.metrics(), 10)
-    assert ended.validations == 3 and trial.result()["convergence"] == ended._asdict()
+    assert ended.validations == 3 and trial.result().convergence == ended._asdict()
     assert of_trial(trial) == ended
 
 

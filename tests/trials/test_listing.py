@@ -12,6 +12,7 @@ from rich.console import Console
 
 from transformer_pl.runtime.files import write_json
 from transformer_pl.trials.listing import find_unneeded, list_runs
+from transformer_pl.trials.result import write_result
 from transformer_pl.trials.trial import Trial
 
 STATES = ("done", "diverged", "failed", "stopped", "pruned")
@@ -37,7 +38,7 @@ def make_trial(runs, number, state, dataset):
     write_json(trial.folder / "env.json", {"data": dataset.name})
     trial.set_status(state, **({"step": 7} if state == "diverged" else {}))
     if state == "done":
-        write_json(trial.folder / "result.json", a_result(id=f"{number:012x}"))
+        write_result(a_result(id=f"{number:012x}"), trial.folder)
     return trial
 
 

@@ -7,7 +7,7 @@ import statistics
 import pytest
 import tiny_trials
 import torch
-from helpers import a_result
+from helpers import a_result, result_keys
 from tiny_trials import train
 
 from transformer_pl.data.prepared import Prepared
@@ -17,7 +17,7 @@ from transformer_pl.train import __main__ as train_command
 from transformer_pl.train.rehearsal import Rehearsal
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.lock import Lost, TrialLock
-from transformer_pl.trials.runs_folder import finished_results, trained_config
+from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import Trial
 
 BLEU = Translation.measure
@@ -143,7 +143,7 @@ def test_a_trial_whose_result_cannot_be_written_keeps_its_checkpoints(tmp_path):
 
 NO_RESULTS = [b"", b'{"id": "0123', b"\x93\xff\xfe", b"[1]"]
 NO_RESULTS += [
-    json.dumps(a_result(**wrong)).encode()
+    json.dumps(result_keys(**wrong)).encode()
     for wrong in (
         {"id": "\x1b[2J"},
         {"config": "none"},
@@ -171,12 +171,12 @@ def test_a_result_that_cannot_be_read_counts_as_none_and_is_named_once(tmp_path,
         trial.folder.mkdir(parents=True)
         trial.finish(a_result())
         trial.set_status("done")
-    assert len(finished_results(tmp_path)) == 2
+    assert len(finished_trials(tmp_path)) == 2
     path = broken.folder / "result.json"
     path.write_bytes(content)
     assert broken.result() is None and broken.state() == "stopped" and broken.needs_training()
-    (left,) = finished_results(tmp_path)
-    assert left["folder"] == whole.folder
+    (left,) = finished_trials(tmp_path)
+    assert left.trial.folder == whole.folder
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
 
@@ -215,13 +215,13 @@ def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(t
     keys = {"data.task": "stranger.Counting", "data.path": None, "data.vocab_size": 275, "trainer.val_sample": 2}
     code, trial = train(tmp_path / "runs", keys)
     result, lines = trial.result(), trial.metrics()
-    assert code == 0 and result["params"] == sum(weight.numel() for weight in trial.weights().values())
+    assert code == 0 and result.params == sum(weight.numel() for weight in trial.weights().values())
     samples, rates = ([line[name] for line in lines if name in line] for name in ("val/right_sample", "tokens_per_s"))
-    assert result["metrics"]["val/right_sample"] == samples[-1] > samples[0]
-    assert result["tokens_per_s"] == pytest.approx(statistics.fmean(rates), abs=0.1)
+    assert result.metrics["val/right_sample"] == samples[-1] > samples[0]
+    assert result.tokens_per_s == pytest.approx(statistics.fmean(rates), abs=0.1)
     prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
-    [cost] = training_costs([(trained_config(result | {"folder": trial.folder}), prepared.mean_lengths)])
-    assert (result["flops"], result["params"]) == cost[::-1] and max(prepared.mean_lengths) < ASSUMED_LENGTH - 1
+    [cost] = training_costs([(FinishedTrial(trial, result).config(), prepared.mean_lengths)])
+    assert (result.flops, result.params) == cost[::-1] and max(prepared.mean_lengths) < ASSUMED_LENGTH - 1
 
 
 def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
@@ -253,7 +253,7 @@ def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
 
 def test_the_loss_of_a_set_is_that_of_its_sentences(tmp_path):
     _, trial = train(tmp_path / "runs", {})
-    metrics, found = trial.result()["metrics"], {}
+    metrics, found = trial.result().metrics, {}
     for split in ("val", "test"):
         nats, tokens = trial.sentences(split, BLEU)[:, -2:].sum(0)
         found |= {f"{split}/loss": nats / tokens, f"{split}/ppl": math.exp(nats / tokens)}

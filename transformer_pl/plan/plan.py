@@ -24,6 +24,7 @@ from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
 from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import why_new
@@ -92,7 +93,7 @@ def plan_trial(
 
 
 def estimate_costs(
-    planned: Sequence[PlannedTrial], finished: Sequence[dict[str, Any]], passes: Mapping[int, float] | None = None
+    planned: Sequence[PlannedTrial], finished: Sequence[Result], passes: Mapping[int, float] | None = None
 ) -> dict[int, CostEstimate]:
     """The cost of a trial of each row, for sentences of ASSUMED_LENGTH where the dataset is not prepared yet.
 
@@ -102,10 +103,10 @@ def estimate_costs(
     Raises an InputError that names a component which does not run.
     """
     rates: dict[str, list[float]] = {}  # seconds per FLOP
-    slowest = {result["weights_id"]: result for result in sorted(finished, key=lambda result: result["wall_s"])}
+    slowest = {result.weights_id: result for result in sorted(finished, key=lambda result: result.wall_s)}
     for result in slowest.values():  # the others decoded alone
-        if result["steps"] >= SHORT:
-            rates.setdefault(_of_the_speed(result["config"]), []).append(result["wall_s"] / result["flops"])
+        if result.steps >= SHORT:
+            rates.setdefault(_of_the_speed(result.config), []).append(result.wall_s / result.flops)
     first_of_row = {trial.row: trial for trial in reversed(planned)}
     assumed = (ASSUMED_LENGTH, ASSUMED_LENGTH)
     prepared = [one.prepared.mean_lengths if one.prepared.is_counted() else assumed for one in first_of_row.values()]

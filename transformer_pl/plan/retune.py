@@ -56,7 +56,7 @@ class Retuning(NamedTuple):
     def _value(self, planned: PlannedTrial) -> float:
         """How good a try is."""
         result = planned.trial.result()
-        value = result["metrics"][self.metric] if result else math.inf
+        value = result.metrics[self.metric] if result else math.inf
         sign = -1 if best_goal(self.metric) == "minimize" else 1
         return sign * value if math.isfinite(value) else -math.inf
 

@@ -64,7 +64,7 @@ def build_table(
     keys = _differing_keys([row.settings for row in table_rows])
     columns = [column for column in _columns(table_rows, keys, paper) if any(column.cells)]
     metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].measure.name}"])
-    metrics |= dict.fromkeys(metric for row in rows for result in row.done for metric in result["metrics"])
+    metrics |= dict.fromkeys(metric for row in rows for result in row.done for metric in result.metrics)
     records = [_record(row, keys, list(metrics), paper) for row in table_rows]
     return Table(columns, records, table_notes(table_rows, base, paper, added), table_rows, summary(table_rows))
 
@@ -75,14 +75,14 @@ def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[st
     None: not measured, as the trial has no result.
     """
     settings = [row_settings(row.configs[0]) for row in sweep.rows]
-    keys, results = _differing_keys(settings), [one.trial.result() or {} for one in planned]
-    metrics = dict.fromkeys(name for result in results for name in result.get("metrics", ()))
+    keys, results = _differing_keys(settings), [one.trial.result() for one in planned]
+    metrics = dict.fromkeys(name for result in results if result for name in result.metrics)
     return [
         {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[one.row].name, "seed": one.config.seed}
         | {"state": one.trial.state(), "id": one.identity.trial}
         | {key: settings[one.row].get(key) for key in keys}
-        | {key: result.get(key) for key in ("params", "steps", "flops", "wall_s")}
-        | {name: result.get("metrics", {}).get(name) for name in metrics}
+        | {key: result and getattr(result, key) for key in ("params", "steps", "flops", "wall_s")}
+        | {name: result and result.metrics.get(name) for name in metrics}
         for one, result in zip(planned, results, strict=True)
     ]
 
@@ -114,7 +114,7 @@ def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
     differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
     title, star, dagger = measure.title, cells.SIGNIFICANT, cells.UNCONVERGED
-    signatures = " and ".join(dict.fromkeys(result["signature"] for row in rows for result in row.results.done))
+    signatures = " and ".join(dict.fromkeys(result.signature for row in rows for result in row.results.done))
     tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
     unconverged, significant = f"{dagger}: training had not converged.", f"{star}: p < {ALPHA:g}."
     likelihood = f"Perplexity per token of the validation set; lower is better. {significant} {unconverged}"

@@ -15,7 +15,7 @@ from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate,
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
-from transformer_pl.trials.metrics import exemptions
+from transformer_pl.trials.result import exemptions
 
 FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
 REPETITIONS = 200  # of the paper's table, for how well it agrees with true differences
@@ -116,10 +116,10 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
 def _stopped_note(rows: Sequence[TableRow]) -> str:
     """Which trials a callback has ended before their last step."""
     stopped = [
-        f"{result['name']} at step {result['steps']:,} of {row.results.config.steps:,}"
+        f"{result.name} at step {result.steps:,} of {row.results.config.steps:,}"
         for row in rows
         for result in row.results.done
-        if result.get("stopped_early")  # results of before know no callbacks
+        if result.stopped_early
     ]
     return f"A callback stopped {', '.join(stopped)}." if stopped else ""
 

@@ -111,14 +111,14 @@ def _inline_svg(path: Path) -> str:
 def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
     trial, changes = one.trial, config_difference(one.config, sweep.base).items()
-    result = trial.result() or {}
-    facts = {"folder": trial.folder.name} | trial.environment() | result.get("metrics", {})
+    result = trial.result()
+    facts = {"folder": trial.folder.name} | trial.environment() | (result.metrics if result else {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
     return {
         "name": one.name,
         "state": trial.status()["state"],
-        "finished": result.get("finished", ""),
-        "seconds": result.get("wall_s", 0.0),
+        "finished": result.finished if result else "",
+        "seconds": result.wall_s if result else 0.0,
         "changes": [(key, *values) for key, values in changes if key != "seed"],
         "facts": facts | {"gpus": ", ".join(facts.pop("gpus", [])) or "none"},
         "log": "\n".join(trial.log_end(LOG_LINES)),

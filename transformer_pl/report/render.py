@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from transformer_pl.runtime.terminal import UNBROKEN
-from transformer_pl.trials.metrics import finite_or_none
+from transformer_pl.trials.records import finite_or_none
 
 if TYPE_CHECKING:
     from transformer_pl.report.rows import TableRow

@@ -18,7 +18,7 @@ from transformer_pl.task import Measure, task_of
 from transformer_pl.trials import convergence
 from transformer_pl.trials.convergence import Convergence
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, same_row
-from transformer_pl.trials.metrics import exemptions
+from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
 
 ALPHA = 0.05  # level of significance
@@ -30,7 +30,7 @@ class RowResults(NamedTuple):
     """The trials of one configuration, one per seed."""
 
     config: Config  # its seed has no meaning
-    results: list[dict[str, Any] | None]  # content of result.json by seed; None where the trial is not finished
+    results: list[Result | None]  # by seed; None where the trial is not finished
     states: list[str]  # by seed
     sentences: np.ndarray | None = None  # (finished seeds, sentences, k + 2): the score's numbers, nats, tokens
     endings: Sequence[Convergence | None] = ()  # by seed; None where it is not known
@@ -38,7 +38,7 @@ class RowResults(NamedTuple):
     name: str = ""  # what differs from base: `h=4`
 
     @property
-    def done(self) -> list[dict[str, Any]]:
+    def done(self) -> list[Result]:
         """The results of the finished seeds."""
         return [result for result in self.results if result]
 
@@ -54,7 +54,7 @@ class RowResults(NamedTuple):
 
     @property
     def params(self) -> int | None:
-        return self.done[0]["params"] if self.done else None
+        return self.done[0].params if self.done else None
 
     @property
     def exempt(self) -> str:
@@ -64,7 +64,7 @@ class RowResults(NamedTuple):
     @property
     def flops(self) -> float | None:
         """The mean cost of a training."""
-        return mean([result["flops"] for result in self.done])
+        return mean([result.flops for result in self.done])
 
     @property
     def has_learned(self) -> bool:
@@ -83,7 +83,7 @@ class RowResults(NamedTuple):
 
     def values(self, metric: str) -> list[float]:
         """One value of the metric per finished seed."""
-        return [result["metrics"][metric] for result in self.done if metric in result["metrics"]]
+        return [result.metrics[metric] for result in self.done if metric in result.metrics]
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def parse_json(text: bytes | str, form: Any) -> Any:
 _validator = cache(TypeAdapter)
 
 
-def read_json(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
+def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
     """The object in a JSON file; empty where there is none, and, with a warning, where it cannot be read.
 
     form: the type that it must have, see `trials/records.py`.

@@ -120,8 +120,8 @@ class SearchQueue(TrialQueue):
 
     def ended(self, planned: PlannedTrial, ending: Ending) -> None:
         trial = self.draws.pop(planned.trial.folder.name).trial
-        result = planned.trial.result() or {"metrics": {}}
-        known = result["metrics"] | {key: result.get(key) for key in OF_MODEL}
+        result = planned.trial.result()
+        known = result.metrics | {key: getattr(result, key) for key in OF_MODEL} if result else {}
         values = [known.get(goal) for goal in self.search.goals]
         if ending == "pruned":
             planned.trial.drop_checkpoints()

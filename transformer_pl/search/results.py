@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
 from transformer_pl.search.study import counted_trials, shown_number, state_of
-from transformer_pl.trials.metrics import exemptions
+from transformer_pl.trials.result import exemptions
 from transformer_pl.trials.trial import Trial
 
 BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
@@ -38,15 +38,15 @@ class SearchResults:
     def _record(self, trial: FrozenTrial, state: str) -> dict[str, Any]:
         name = trial.user_attrs.get(studies.FOLDER)
         on_disk = Trial.at(self.runs, name) if name else None  # whatever its folder is called now
-        result = (on_disk.result() if on_disk else None) or {}
+        result = on_disk.result() if on_disk else None
         values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
-        known = {"params": result.get("params")} | dict(zip(self.search.goals, values, strict=False))
+        known = {"params": result and result.params} | dict(zip(self.search.goals, values, strict=False))
         return {
             "trial": shown_number(trial),
             "base": studies.BASE in trial.user_attrs,
             "state": state,
             **{key: trial.params.get(key) for key in self.search.space},
             **{metric: known.get(metric) for metric in self.metrics},
-            "exempt": exemptions([result]) or None,
+            "exempt": exemptions([result] if result else []) or None,
             "folder": on_disk.folder.name if on_disk else None,
         }

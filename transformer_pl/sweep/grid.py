@@ -21,7 +21,7 @@ from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import task_of
 from transformer_pl.train.rehearsal import check_all, check_match
-from transformer_pl.trials.runs_folder import finished_results, read_plan
+from transformer_pl.trials.runs_folder import finished_trials, read_plan
 
 SPREADS = {"demo": 0.7, "multi30k": 0.6}  # BLEU: `usual_spread` of the rows of Table 3 in sweeps/results
 
@@ -78,7 +78,9 @@ class GridCommand(SweepCommand):
         lines: list[str] = []  # of datasets that are not prepared here; else `train` prepares them
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
-        plan = Plan(sweep, trials, estimate_costs(trials, finished_results(options.runs), passes))
+        plan = Plan(
+            sweep, trials, estimate_costs(trials, [one.result for one in finished_trials(options.runs)], passes)
+        )
         print_plan(plan, missing, self.console, workers.count if workers else 1)
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
@@ -150,7 +152,7 @@ def difference_found(plan: Plan) -> str:
     scores: dict[int, list[float]] = {}
     for one in plan.trials:
         if result := one.trial.result():
-            scores.setdefault(one.row, []).append(result["metrics"][f"val/{measure.name}"])
+            scores.setdefault(one.row, []).append(result.metrics[f"val/{measure.name}"])
     known = [of_row for of_row in scores.values() if len(of_row) > 1]
     spread = usual_spread(known) if len(known) >= min(FEWEST_ROWS, len(sweep.rows)) else None
     source = "as in the finished trials"

@@ -13,7 +13,6 @@ from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s
 from transformer_pl.sweep.progress import ProgressView
-from transformer_pl.trials.metrics import main_score
 
 KILLED = " (SIGKILL, mostly out of memory: lower --parallel, or increase trainer.accumulate)"
 POLL_S = 0.2  # between two looks at the running trials
@@ -128,8 +127,7 @@ def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = Non
     if ending == "diverged":
         return f"diverged at step {trial.diverged_at()}"
     if ending == "done" and result is not None:
-        name, score = main_score(result)
-        return f"val/ppl {result['metrics']['val/ppl']:.2f}  {name} {score:.2f}"
+        return f"val/ppl {result.metrics['val/ppl']:.2f}  {result.main_metric} {result.main_score:.2f}"
     lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
     how = "" if exit_code is None else f" with exit code {exit_code}{KILLED * (exit_code == -9)}"
     return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)

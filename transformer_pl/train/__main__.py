@@ -126,13 +126,13 @@ def _report_ended(run: TrialRun) -> int:
     result, step = run.trial.result(), run.trial.diverged_at()
     if result:
         print(plain(f"{run.trial.folder}: finished already"))
-        print(plain("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())), flush=True)
+        print(plain("  ".join(f"{name} {value:.2f}" for name, value in result.metrics.items())), flush=True)
     else:
         print(plain(f"{run.trial.folder}: diverged at step {step}; --rerun trains it again"))
     if os.environ.get("WANDB_SWEEP_ID"):
         wandb = WandbRun(**run.labels())
         if result:
-            wandb.tell(log={"step": result["steps"], **result["metrics"]})
+            wandb.tell(log={"step": result.steps, **result.metrics})
             wandb.tell_summary(result)
         else:
             wandb.tell(summary={"diverged_at_step": step})

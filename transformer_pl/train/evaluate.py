@@ -96,7 +96,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
     check_code(config, trial)  # before a module is imported, and a class built: a result may name any
     check_classes(config.model)
     result = trial.result()
-    return _load_model(config, prepared, trial, result["steps"] if result else config.steps)
+    return _load_model(config, prepared, trial, result.steps if result else config.steps)
 
 
 def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) -> Transformer:

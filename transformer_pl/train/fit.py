@@ -27,7 +27,7 @@ from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.precision import MasterWeights
-from transformer_pl.trials.runs_folder import finished_results
+from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
 
@@ -125,26 +125,26 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     return trainer
 
 
-def trained_elsewhere(run: TrialRun, rerun: bool) -> dict[str, Any] | None:
-    """The result of a finished trial that differs from this one only in decoding; None without one.
+def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
+    """A finished trial that differs from this one only in decoding; None without one.
 
     None also where this one has begun to train, or is to be trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
-    for result in finished_results(run.runs):
-        same_weights = result["weights_id"] == run.identity.weights and result["id"] != run.identity.trial
-        if same_weights and (result["folder"] / WEIGHTS).exists():
-            return result
+    for one in finished_trials(run.runs):
+        same_weights = one.result.weights_id == run.identity.weights and one.result.id != run.identity.trial
+        if same_weights and (one.trial.folder / WEIGHTS).exists():
+            return one
     return None
 
 
-def reuse_weights(run: TrialRun, result: dict[str, Any], logger: TrialLogger) -> Fitted:
-    """Hard-link the weights of the trial of a result that `trained_elsewhere` has found. Returns what `fit` returns."""
-    print(plain(f"weights: those of {result['folder']}, which differs only in decoding"), flush=True)
-    run.trial.link(result["folder"], WEIGHTS, "metrics.jsonl")
-    logger.start(result["steps"])
-    return Fitted(result["steps"], result["params"], 0.0)
+def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) -> Fitted:
+    """Hard-link the weights of a trial that `trained_elsewhere` has found. Returns what `fit` returns."""
+    print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
+    run.trial.link(earlier.trial.folder, WEIGHTS, "metrics.jsonl")
+    logger.start(earlier.result.steps)
+    return Fitted(earlier.result.steps, earlier.result.params, 0.0)
 
 
 def accelerator(config: Config) -> str:

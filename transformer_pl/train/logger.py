@@ -14,7 +14,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from transformer_pl.config.components import build
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.train.wandb_run import WandbRun
-from transformer_pl.trials.metrics import Diverged, Kind, metrics_lines, metrics_to_json
+from transformer_pl.trials.metrics import Diverged, Kind, metrics_lines
+from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.trial_run import TrialRun
 
 PRINT_EVERY_S = 5.0
@@ -54,7 +55,7 @@ class TrialLogger(Logger):
     def _log(self, metrics: dict[str, float], step: int | None, kind: Kind) -> None:
         assert self._file
         line = {"step": step, "kind": kind, "time": round(time.time(), 2)}
-        self._file.write(json.dumps(line | metrics_to_json(metrics) | line) + "\n")
+        self._file.write(json.dumps(line | infinite_as_null(metrics) | line) + "\n")
         self._file.flush()
         if self.wandb:
             self.wandb.tell(log=metrics | {"step": step})

@@ -5,7 +5,6 @@ import time
 import traceback
 from contextlib import suppress
 from shlex import join
-from typing import Any
 
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
@@ -27,6 +26,8 @@ from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.flops import training_costs
 from transformer_pl.trials.lock import Lost
 from transformer_pl.trials.metrics import Diverged
+from transformer_pl.trials.records import infinite_as_null
+from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial_run import Checked, TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
@@ -93,12 +94,12 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
         print(plain("".join(traceback.format_exception(error))), file=sys.stderr, end="")
         print(plain(f"error: {reason}"), file=sys.stderr)
         return 1
-    print("  ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items()), flush=True)
+    print("  ".join(f"{name} {value:.2f}" for name, value in result.metrics.items()), flush=True)
     print(plain(f"trial: {trial.folder}"))
     return 0
 
 
-def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> dict[str, Any]:
+def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> Result:
     """Train or reuse weights, evaluate them, write and return the result."""
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
@@ -115,29 +116,29 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         logger.log_result(metrics, steps)
         wandb.tell(translations=evaluation.examples)
-        result = {
-            "version": project_version(),
-            "id": run.identity.trial,
-            "weights_id": run.identity.weights,
-            "weights_of": earlier and earlier["id"],
-            "name": run.name,
-            "tags": run.tags,
-            "scale": run.scale,
-            "seed": config.seed,
-            "config": run.settings,
-            "metrics": metrics,
-            "score": evaluation.score,
-            "signature": evaluation.signature,
-            "params": fitted.params,
-            "steps": steps,
-            "stopped_early": steps < config.steps,
-            "flops": cost.flops * checked.passes * (steps / config.steps),
-            "tokens_per_s": round(sum(rates) / len(rates), 1) if rates else None,
-            "wall_s": round(fitted.earlier_s + time.perf_counter() - started, 1),
-            "exempt": checked.exempt,
-            "convergence": converged and converged._asdict(),
-            "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
+        result = Result(
+            version=project_version(),
+            id=run.identity.trial,
+            weights_id=run.identity.weights,
+            weights_of=earlier and earlier.result.id,
+            name=run.name,
+            tags=run.tags,
+            scale=run.scale,
+            seed=config.seed,
+            config=run.settings,
+            metrics=infinite_as_null(metrics),
+            score=evaluation.score,
+            signature=evaluation.signature,
+            params=fitted.params,
+            steps=steps,
+            stopped_early=steps < config.steps,
+            flops=cost.flops * checked.passes * (steps / config.steps),
+            tokens_per_s=round(sum(rates) / len(rates), 1) if rates else None,
+            wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
+            exempt=checked.exempt,
+            convergence=converged and converged.as_ending(),
+            finished=time.strftime("%Y-%m-%d %H:%M:%S"),
+        )
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
         wandb.tell_summary(result)

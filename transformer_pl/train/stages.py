@@ -33,6 +33,7 @@ from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.one_trial import train_and_evaluate
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.metrics import Diverged
+from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import Checked, TrialRun
 
@@ -73,7 +74,7 @@ def _whole(config: Config, folder: Path) -> tuple[Config, dict[str, Any]]:
         config = config.model_copy(update={"optim": optim})
         with suppress(Diverged):
             result = _train(config, folder, "whole")
-            return config, {"steps": result["steps"], "passes": Observer.passes, "notes": Observer.notes}
+            return config, {"steps": result.steps, "passes": Observer.passes, "notes": Observer.notes}
     raise InputError("must train with finite losses and gradients, but diverges at any learning rate")
 
 
@@ -105,9 +106,9 @@ def idle(config: Config, folder: Path) -> bool:
 def _unequal(folder: Path, *names: str) -> list[str]:
     """In which weights, and in what else of their results, two trainings differ."""
     one, other = (_trial(folder, name) for name in names)
-    others, results = other.weights(), [trial.result() or {} for trial in (one, other)]
+    others, results = other.weights(), [trial.result() for trial in (one, other)]
     unequal = [name for name, weight in one.weights().items() if not torch.equal(weight, others[name])]
-    return unequal + [key for key in ("steps", "metrics") if results[0][key] != results[1][key]]
+    return unequal + [key for key in ("steps", "metrics") if getattr(results[0], key) != getattr(results[1], key)]
 
 
 def small(config: Config, prepared: Prepared) -> Config:
@@ -156,7 +157,7 @@ def _trial(folder: Path, name: str) -> Trial:
     return Trial(folder / name / "trials" / "rehearsal")
 
 
-def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) -> dict[str, Any]:
+def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) -> Result:
     """Train and evaluate as any trial, from a checkpoint where one was stopped. Returns the result."""
     os.environ["WANDB_MODE"] = "disabled"
     fit.start_libraries()

@@ -19,9 +19,12 @@ import uuid
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.environment import PROJECT, why_unreachable
+
+if TYPE_CHECKING:
+    from transformer_pl.trials.result import Result
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import plain
 
@@ -52,10 +55,10 @@ class WandbRun:
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def tell_summary(self, result: dict[str, Any]) -> None:
+    def tell_summary(self, result: "Result") -> None:
         """Send what W&B's table of runs shows of a result beside the metrics."""
-        shown = {key: result[key] for key in ("params", "flops", "tokens_per_s", "wall_s")}
-        self.tell(summary=shown | {"val/loss.fall": (result["convergence"] or {}).get("fall")})
+        shown = {key: getattr(result, key) for key in ("params", "flops", "tokens_per_s", "wall_s")}
+        self.tell(summary=shown | {"val/loss.fall": result.convergence and result.convergence["fall"]})
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run. W&B has SEND_S to send the rest, or END_S where its server does not answer.

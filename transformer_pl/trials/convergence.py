@@ -19,6 +19,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformer_pl.trials.records import Ending
 from transformer_pl.trials.trial import Trial
 
 FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
@@ -43,6 +44,10 @@ class Convergence(NamedTuple):
     def still_moves(self) -> bool:
         """Whether a difference had not settled: the same, in either direction."""
         return abs(self.fall) > max(LIMIT, NOISES * (self.noise or 0.0))
+
+    def as_ending(self) -> Ending:
+        """As a result keeps it."""
+        return Ending(fall=self.fall, noise=self.noise, validations=self.validations)
 
     @property
     def share(self) -> float:
@@ -77,8 +82,8 @@ def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence |
 
 def of_trial(trial: Trial) -> Convergence | None:
     """How the training of a finished trial ended; None where it is not known."""
-    ended = (trial.result() or {}).get("convergence")
-    return Convergence(**ended) if ended else None
+    result = trial.result()
+    return Convergence(**result.convergence) if result and result.convergence else None
 
 
 def of_seeds(seeds: Sequence[Convergence | None]) -> Convergence | None:

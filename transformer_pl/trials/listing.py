@@ -16,7 +16,6 @@ from rich.table import Table
 from transformer_pl.data.prepared import Meta
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.trials.metrics import main_score
 from transformer_pl.trials.runs_folder import read_plan
 from transformer_pl.trials.trial import TRIAL_FOLDER, Trial, trial_id
 
@@ -38,7 +37,7 @@ def list_runs(runs: Path, console: Console) -> None:
     of_trials = _table("id", "trial", "state", "score", "changed", "size")
     for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
         id_, result = trial_id(trial.folder.name), trial.result()
-        score = "{} {:.1f}".format(*main_score(result)) if result else "-"
+        score = f"{result.main_metric} {result.main_score:.1f}" if result else "-"
         name = trial.folder.name.removesuffix(f"-{id_}")
         of_trials.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
     of_datasets = _table("dataset", "text", "changed", "size")

@@ -1,18 +1,18 @@
-"""Perplexity, divergence, the score of a result, what it is exempt from; the lines of metrics.jsonl.
+"""Perplexity, divergence, and the lines of metrics.jsonl.
 
 A line is a JSON object: `step` (optimiser steps done), `kind` (`train`, `validation` or `final`), the metrics by name,
 and `time` (seconds since 1970). Callbacks may add lines of their own.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from transformer_pl.runtime.errors import shown, warn
 from transformer_pl.runtime.files import parse_json
-from transformer_pl.trials.records import HUGE, MetricsLine
+from transformer_pl.trials.records import MetricsLine, null_as_infinite
 
 Kind = Literal["train", "validation", "final"]
 
@@ -54,19 +54,6 @@ def diverged_if_not_finite(step: int) -> Iterator[None]:
         raise Diverged(step) from error
 
 
-def main_score(result: Mapping[str, Any]) -> tuple[str, float]:
-    """The name and the value of the score on the validation set that rows are compared by, such as val/bleu."""
-    name = f"val/{result['score']}"
-    return name, result["metrics"][name]
-
-
-def exemptions(results: Iterable[Mapping[str, Any]]) -> str:
-    """The properties that components break on purpose, each once and with the reason; empty where there is none."""
-    kept = [result.get("exempt", {}).items() for result in results]
-    broken = {(one, name, why) for of in kept for one, reasons in of for name, why in reasons.items()}
-    return "; ".join(f"{one} does not keep the property {name}: {why}" for one, name, why in sorted(broken))
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file."""
     return [line for _, line in metrics_lines(path)]
@@ -84,7 +71,7 @@ def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
             for number, text in enumerate(file, start=1):
                 try:
                     if text.endswith(b"\n"):
-                        lines.append((text, metrics_from_json(parse_json(text, MetricsLine))))
+                        lines.append((text, null_as_infinite(parse_json(text, MetricsLine))))
                 except ValueError as error:
                     damaged.append(f"line {number}: {error}")
     except FileNotFoundError:
@@ -95,18 +82,3 @@ def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
         others = f", and {len(damaged) - 1} more lines" if damaged[1:] else ""
         warn(f"{path}: what cannot be read is left out: {shown(damaged[0])}{others}")
     return lines
-
-
-def finite_or_none(value: Any) -> Any:
-    """JSON has no infinity and no NaN: both become None (null), and so does what is as good as infinite."""
-    return None if isinstance(value, float) and not abs(value) < HUGE else value
-
-
-def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as they are stored: null in place of an infinite perplexity."""
-    return {name: finite_or_none(value) for name, value in metrics.items()}
-
-
-def metrics_from_json(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored metrics with null read as infinity: of a trial that goes on, only a perplexity can be infinite."""
-    return {name: math.inf if value is None else value for name, value in metrics.items()}

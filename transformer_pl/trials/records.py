@@ -4,9 +4,11 @@ A file of another form counts as missing, and a warning says what is wrong with 
 hold anything.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, Field, with_config
+from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 HUGE = 1e100  # numbers are smaller: their sums do not overflow. An infinite perplexity is null
@@ -19,6 +21,21 @@ Id = Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
 FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$", max_length=255)]
 
 
+def finite_or_none(value: Any) -> Any:
+    """A value as it is stored: JSON has no infinity and no NaN. What is as good as infinite becomes None, too."""
+    return None if isinstance(value, float) and not abs(value) < HUGE else value
+
+
+def infinite_as_null(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as they are stored."""
+    return {name: finite_or_none(value) for name, value in metrics.items()}
+
+
+def null_as_infinite(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored metrics with null read as infinity: of a trial that goes on, only a perplexity can be infinite."""
+    return {name: math.inf if value is None else value for name, value in metrics.items()}
+
+
 @with_config(ConfigDict(strict=True, extra="forbid"))
 class Ending(TypedDict):
     """How a training ended, as `Convergence` says."""
@@ -26,42 +43,6 @@ class Ending(TypedDict):
     fall: Number
     noise: Number | None
     validations: Natural
-
-
-@with_config(OPEN)
-class ResultFields(TypedDict):
-    id: Id
-    weights_id: Id
-    weights_of: NotRequired[Id | None]
-    name: str
-    scale: str
-    seed: Natural
-    config: dict[str, Any]
-    metrics: dict[str, Number | None]
-    score: str
-    signature: str
-    params: Natural
-    steps: Natural
-    stopped_early: NotRequired[bool]
-    flops: Amount
-    tokens_per_s: Amount | None
-    wall_s: Amount
-    exempt: NotRequired[dict[str, dict[str, str]]]
-    convergence: NotRequired[Ending | None]
-    finished: NotRequired[str]
-
-
-def _complete(result: ResultFields) -> ResultFields:
-    for name in ("val/ppl", f"val/{result['score']}"):
-        if name not in result["metrics"]:
-            raise ValueError(f"metrics must hold {name}")
-    for key in ("trainer.devices", "trainer.num_nodes"):
-        if not isinstance(result["config"].get(key, 1), int):
-            raise ValueError(f"config must have a whole number as {key}")
-    return result
-
-
-Result = Annotated[ResultFields, AfterValidator(_complete)]  # of result.json
 
 
 @with_config(OPEN)

@@ -3,49 +3,61 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_pl.config import KEYS, Config, is_known_key
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
 from transformer_pl.trials.records import SweepPlan
+from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
 
 MOST_LISTED = 20  # trials in a message
 
 
-def trained_config(result: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Config:
-    """The config that a finished trial was trained with; `changes` of the command line over it.
+class FinishedTrial(NamedTuple):
+    """A trial with its result."""
 
-    result: of `finished_results`. Raises an InputError for changes that are no valid config.
-    """
-    known = {key: value for key, value in result["config"].items() if is_known_key(key)}
-    set_keys = {key: value for key, value in known.items() if value is not None or key not in KEYS}
-    return resolve([Level(str(result["folder"]), set_keys), Level("command line", changes or {})])
+    trial: Trial
+    result: Result
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.trial.folder.name
+
+    def config(self, changes: Mapping[str, Any] | None = None) -> Config:
+        """The config that it was trained with; `changes` of the command line over it.
+
+        Raises an InputError for changes that are no valid config.
+        """
+        known = {key: value for key, value in self.result.config.items() if is_known_key(key)}
+        set_keys = {key: value for key, value in known.items() if value is not None or key not in KEYS}
+        return resolve([Level(str(self.trial.folder), set_keys), Level("command line", changes or {})])
 
 
-def finished_results(runs: Path) -> list[dict[str, Any]]:
-    """The results of all finished trials in a runs folder, each with the path of its folder as `folder`."""
-    folders = sorted(path.parent for path in (runs / "trials").glob("*/result.json"))
-    return [result | {"folder": folder} for folder in folders if (result := Trial(folder).result())]
+def finished_trials(runs: Path) -> list[FinishedTrial]:
+    """All finished trials in a runs folder."""
+    trials = [Trial(path.parent) for path in sorted((runs / "trials").glob("*/result.json"))]
+    return [FinishedTrial(trial, result) for trial in trials if (result := trial.result())]
 
 
-def find(runs: Path, name: str) -> dict[str, Any]:
-    """The result of the one finished trial that `name` identifies. Raises an InputError unless there is exactly one.
+def find(runs: Path, name: str) -> FinishedTrial:
+    """The one finished trial that `name` identifies. Raises an InputError unless there is exactly one.
 
     name: `SWEEP/ROW/sSEED`, such as `table3-A/h=4/s1`; a folder or a part of its name; or an id.
     """
-    results = finished_results(runs)
+    finished = finished_trials(runs)
     folder = Path(os.path.abspath(name))  # not resolved: a link belongs to the runs folder that it lies in
     if os.path.exists(folder / "result.json"):  # False for a name that no file can have
-        results, name = finished_results(folder.parent.parent), folder.name
+        finished, name = finished_trials(folder.parent.parent), folder.name
     ids = {name, *_ids_in_sweeps(runs, name)}
-    exact = [r for r in results if r["id"] in ids or r["folder"].name == name]
-    matching = exact or [r for r in results if name in r["folder"].name]
+    exact = [one for one in finished if one.result.id in ids or one.name == name]
+    matching = exact or [one for one in finished if name in one.name]
     if len(matching) == 1:
         return matching[0]
-    names = [r["folder"].name for r in matching or results]
+    names = [one.name for one in matching or finished]
     more = f" and {len(names) - MOST_LISTED} more: see --list" if len(names) > MOST_LISTED else ""
     raise InputError(
         f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give SWEEP/ROW/sSEED, "

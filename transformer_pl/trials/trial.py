@@ -16,7 +16,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
 from transformer_pl.trials import records
 from transformer_pl.trials.lock import TrialLock
-from transformer_pl.trials.metrics import metrics_from_json, metrics_to_json, read_metrics
+from transformer_pl.trials.metrics import read_metrics
+from transformer_pl.trials.result import Result, read_result, write_result
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,11 +59,9 @@ class Trial:
 
     # State
 
-    def result(self) -> dict[str, Any] | None:
-        """The content of result.json; None where the trial is not finished, or where the file cannot be read."""
-        if result := read_json(self.folder / "result.json", records.Result):
-            result["metrics"] = metrics_from_json(result["metrics"])
-        return result or None
+    def result(self) -> Result | None:
+        """What the trial has resulted in; None where it is not finished, or where result.json cannot be read."""
+        return read_result(self.folder)
 
     def diverged_at(self) -> int | None:
         """The step at which the training diverged; None where it did not."""
@@ -108,7 +107,8 @@ class Trial:
 
         On a GPU the threads do not matter.
         """
-        written, config = self.environment(), (self.result() or {}).get("config", {})
+        written, result = self.environment(), self.result()
+        config = result.config if result else {}
         gpus = " and ".join(sorted(set(written.get("gpus", ()))))
         return {
             "torch": written.get("packages", {}).get("torch"),
@@ -220,10 +220,10 @@ class Trial:
 
     # The end of a trial
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         """Write result.json, which makes the trial a finished one, and remove its checkpoints."""
         self.lock.check()
-        write_json(self.folder / "result.json", result | {"metrics": metrics_to_json(result["metrics"])})
+        write_result(result, self.folder)
         self.drop_checkpoints()
 
     def drop_checkpoints(self) -> None:

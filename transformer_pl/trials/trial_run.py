@@ -1,7 +1,7 @@
 """One trial that a command trains: its config, its identity, and where it lies on disk."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ def identify(
 class Checked(NamedTuple):
     """What the checks before a training have found."""
 
-    exempt: Mapping[str, Mapping[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
+    exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
     passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
 
 

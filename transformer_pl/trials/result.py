@@ -1,0 +1,92 @@
+"""What a trial has resulted in: `result.json`, which is written and read here alone."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
+
+from transformer_pl.runtime.files import read_json, write_json
+from transformer_pl.trials.records import HUGE, Amount, Ending, Id, Natural, finite_or_none
+
+FILE = "result.json"
+
+
+def _not_huge(value: float) -> float:
+    if not (abs(value) < HUGE or value == math.inf):
+        raise ValueError(f"must be a number below {HUGE:g}, or null")
+    return value
+
+
+Metric = Annotated[
+    float,  # infinite in place of null
+    BeforeValidator(lambda value: math.inf if value is None else value),
+    AfterValidator(_not_huge),
+    PlainSerializer(finite_or_none),
+]
+
+
+class Result(BaseModel):
+    """The result of a finished trial. Keys that it does not name are kept."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    version: str = ""  # of the project
+    id: Id
+    weights_id: Id  # shared by trials that differ in decoding alone
+    weights_of: Id | None = None  # the trial that has trained the weights; None: this one
+    name: str  # row and seed: `h=4 s1`
+    tags: list[str] = []
+    scale: str
+    seed: Natural
+    config: dict[str, Any]  # by dotted keys, with effective sizes
+    metrics: dict[str, Metric]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics
+    score: str  # which of these the task compares rows by, such as bleu
+    signature: str  # how that was computed
+    params: Natural  # of the trained model
+    steps: Natural
+    stopped_early: bool = False
+    flops: Amount
+    tokens_per_s: Amount | None
+    wall_s: Amount
+    exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
+    convergence: Ending | None = None  # None: not known
+    finished: str = ""  # when
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "Result":
+        for name in ("val/ppl", self.main_metric):
+            if name not in self.metrics:
+                raise ValueError(f"metrics must hold {name}")
+        for key in ("trainer.devices", "trainer.num_nodes"):
+            if not isinstance(self.config.get(key, 1), int):
+                raise ValueError(f"config must have a whole number as {key}")
+        return self
+
+    @property
+    def main_metric(self) -> str:
+        """The score on the validation set that rows are compared by, such as val/bleu."""
+        return f"val/{self.score}"
+
+    @property
+    def main_score(self) -> float:
+        """Its value."""
+        return self.metrics[self.main_metric]
+
+
+def read_result(folder: Path) -> Result | None:
+    """The result of the trial in a folder; None where it is not finished, or, with a warning, cannot be read."""
+    return read_json(folder / FILE, Result) or None
+
+
+def write_result(result: Result, folder: Path) -> None:
+    """Write a result, atomically."""
+    write_json(folder / FILE, result.model_dump())
+
+
+def exemptions(results: Iterable[Result]) -> str:
+    """The properties that components break on purpose, each once and with the reason; empty where there is none."""
+    kept = [result.exempt.items() for result in results]
+    broken = {(one, name, why) for of in kept for one, reasons in of for name, why in reasons.items()}
+    return "; ".join(f"{one} does not keep the property {name}: {why}" for one, name, why in sorted(broken))
