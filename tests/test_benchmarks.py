@@ -85,7 +85,7 @@ def test_without_positions_the_order_of_the_source_does_not_matter(tmp_path, mon
     monkeypatch.setattr(sys, "argv", ["word_order.py", str(trial.folder)])
     word_order.main()
     as_it_is, in_random_order, of_the_next = (line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines())
-    assert as_it_is == in_random_order == f"{trial.result()['metrics']['val/loss']:.2f}"
+    assert as_it_is == in_random_order == f"{trial.result().metrics['val/loss']:.2f}"
     assert float(of_the_next) > 0
 
 

@@ -68,7 +68,7 @@ def test_a_class_that_fills_no_slot_is_not_built_though_a_runs_folder_names_it(
     _, trial = tiny_trials.train(tmp_path / "runs", {})
     files = trial.folder / "result.json", next(tmp_path.glob("runs/data/*/meta.json")), trial.folder / "identity.json"
     result, meta, identity = (json.loads(file.read_text()) for file in files)
-    result.config |= {key: path} | {f"{key}.{name}": value for name, value in options.items()}
+    result["config"] |= {key: path} | {f"{key}.{name}": value for name, value in options.items()}
     if key == "data.tokenizer":
         code = hashlib.sha256(b"").hexdigest()
         meta["settings"]["tokenizer"] = {"path": path, "options": options, "code": code, "content": ""}
@@ -91,7 +91,7 @@ def test_no_module_is_imported_before_its_code_is_compared(module, tmp_path, mon
     own = {"path": "stranger.Part", "options": {}, "code": "0" * 64, "content": ""}
     meta.write_text(json.dumps(settings | {"settings": settings["settings"] | {"tokenizer": own}}))
     for key in ("data.task", "model.ffn", "model.embedding"):
-        file.write_text(json.dumps(result | {"config": result.config | {key: "stranger.Part"}}))
+        file.write_text(json.dumps(result | {"config": result["config"] | {key: "stranger.Part"}}))
         for use in (lambda one: one.task, lambda one: one.model, lambda one: one.translate(["a"])):
             with suppress(InputError):
                 use(load_trial(trial.folder))

@@ -1,24 +1,29 @@
 """The commands as functions (see API.md):  from transformer_pl.api import load_trial, results, train, sweep"""
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
 from transformer_pl.config.levels import DEFAULT_SCALE
 from transformer_pl.config.types import as_word
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
-from transformer_pl.report import __main__ as report_command
+from transformer_pl.plan.options import TableOptions, sweep_file
+from transformer_pl.report.__main__ import trial_records
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep import __main__ as sweep_command
+from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.fresh import fresh
+from transformer_pl.sweep.__main__ import run_sweep
+from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import Task, open_corpus, task_of
 from transformer_pl.train import __main__ as train_command
+from transformer_pl.train.__main__ import TrainOptions
 from transformer_pl.trials.runs_folder import FinishedTrial, find
 from transformer_pl.trials.trial_config import trial_config
 from transformer_pl.trials.trial_run import check_code, identify
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from transformer_pl.model import Transformer
+
+Options = TypeVar("Options", bound=TableOptions)
 
 
 class TrainedTrial:
@@ -138,79 +145,66 @@ def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
     options: of that command, such as runs, scale, seeds and set; see `sweep`.
     """
-    read = report_command.read_options([str(file), *_words(options)])
-    return report_command.trial_records(read.files[0], read)
+    return trial_records(_sweep_file(file), _options(TableOptions, options))
 
 
 def train(
     keys: Config | Mapping[str, Any] | None = None, scale: str = DEFAULT_SCALE, runs: str | Path = DEFAULT_RUNS
 ) -> TrainedTrial:
-    """Train a trial by `python -m transformer_pl.train`, unless it has finished, and load it.
+    """Train a trial as `python -m transformer_pl.train` does, unless it has finished, and load it.
 
     keys: such as {"model.h": 4, "seed": 2} over the scale, {"variant": "model.h=4"}, or a whole config of that scale.
     Raises an InputError for wrong input, and a RuntimeError where the training fails or diverges.
     """
     values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
-    words = [f"--scale={scale}", f"--runs={runs}", *(f"--{key}={as_word(value)}" for key, value in values.items())]
-    config = trial_config(train_command.read_argv(words)[1])
-    if code := _run("transformer_pl.train", words):
+    words, variant, folder = _words(values), values.get("variant"), Path(runs).expanduser()
+    words.pop("variant", None)
+    options = TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
+    config = trial_config(options.levels())
+    if code := fresh(train_command.train, options):
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
-    return load_trial(identify(config, open_corpus(config.data), Path(runs).expanduser(), "")[0].trial, runs)
+    return load_trial(identify(config, open_corpus(config.data), folder, "")[0].trial, folder)
 
 
 def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
-    """Run a sweep file by `python -m transformer_pl.sweep`, and return its `results`; with plan=True, those to come.
+    """Run a sweep file as `python -m transformer_pl.sweep` does. Return its `results`, with plan=True those to come.
 
-    options: of that command, with `_` for `-`: a list has commas between its values, a mapping is KEY=VALUE ..., True
-    is an option without a value. Raises an InputError for wrong input. `state` says which trials failed or diverged.
+    options: of that command, with `_` for `-`, such as seeds=[1, 2], set={"model.h": 4}, plan=True. Raises an
+    InputError for wrong input. `state` says which trials failed or diverged.
     """
-    words = [str(file), *_words(options)]
-    read = sweep_command.read_options(words)
-    _run("transformer_pl.sweep", words)
-    return report_command.trial_records(read.file, read)
+    given = _options(SweepOptions, {"file": _sweep_file(file)} | options)
+    fresh(run_sweep, given)
+    return trial_records(given.file, given, given.plan)
 
 
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """Options as a command line has them."""
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        yield f"--{name.replace('_', '-')}"
-        if isinstance(value, Mapping):
-            yield from (f"{key}={one}" for key, one in value.items())
-        elif value is not True:
-            yield ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _sweep_file(file: str | Path) -> Path:
+    """A sweep file, or one that ships."""
+    try:
+        return sweep_file(str(file))
+    except ArgumentTypeError as error:
+        raise InputError(f"file: {error}") from None
 
 
-def _run(module: str, words: Sequence[str]) -> int:
-    """Run a command in a process of its own, print what it prints, and return its exit code: 0 or 1.
+def _words(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values of keys, as a command line has them."""
+    return {key: as_word(value) for key, value in values.items()}
 
-    Raises an InputError with the command's messages, and a RuntimeError where a signal stopped it. An interruption here
-    stops it.
-    """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
-    messages = []
-    with subprocess.Popen(
-        [sys.executable, "-m", module, *words],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # Ctrl-C comes to this process alone, and reaches the command once
-    ) as process:
-        assert process.stdout
-        try:
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                if line.startswith("error: "):
-                    messages.append(line.removeprefix("error: ").rstrip("\n"))
-        except BaseException:
-            process.terminate()  # it saves and ends
-            raise
-    if process.returncode == 2 and messages:
-        raise InputError(*messages)
-    if process.returncode not in (0, 1):
-        raise RuntimeError(f"{module} was stopped with exit code {process.returncode}; call it again to continue")
-    return process.returncode
+
+def _options(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """The options of a command from values of Python. Raises an InputError."""
+    known = {option.name for option in fields(kind)}
+    if unknown := given.keys() - known:
+        raise InputError(*(f"--{name}: no such option{suggestion(name, known)}" for name in sorted(unknown)))
+    values = dict(given) | {"set": _words(given.get("set") or {})}
+    if "runs" in given:
+        values["runs"] = Path(given["runs"]).expanduser()
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        raise InputError(*map(_message, error.errors())) from None
+
+
+def _message(mistake: Any) -> str:
+    """What is wrong with an option, or with options that belong together."""
+    place, value = mistake["loc"], shown(mistake["input"])
+    return f"--{place[0]} = {value}: {mistake['msg']}" if place else str(mistake["ctx"]["error"])

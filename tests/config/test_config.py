@@ -172,7 +172,11 @@ def test_an_option_is_read_alike_wherever_it_is_written(value, tmp_path):
     key, word = "model.ffn.option", as_word(value)
     file = tmp_path / "s.yaml"
     file.write_text(json.dumps({"method": "grid", "parameters": {key: {"value": value}}}))
-    levels = [Level("Python", {key: value}), Level("agent", {key: str(value)}), read_argv([f"--{key}={word}"])[1][-1]]
+    levels = [
+        Level("Python", {key: value}),
+        Level("agent", {key: str(value)}),
+        read_argv([f"--{key}={word}"]).levels()[-1],
+    ]
     levels += [read_pairs([f"{key}={word}"], "--set"), parse_variant(f"{key}={word}".replace(" ", ""), "file")]
     levels += [Level("file", {key: read_yaml(file)["parameters"][key]["value"]})]
     for level in levels:

@@ -25,7 +25,7 @@ def message(run, *arguments) -> str:
 
 
 def trial(*words):
-    return trial_config(train.read_argv(list(words))[1])
+    return trial_config(train.read_argv(list(words)).levels())
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def test_a_mistake_is_one_message_that_names_its_key(module, keys, begins):
 def test_a_trial_is_trained_scored_and_translates_as_text(text, tmp_path):
     keys = {"data.tokenizer": BYTES, "data.vocab_size": 260, "data.batch_tokens": 512}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
-    assert code == 0 and " tokenizer=Bytes " in f" {trial.result()['name']} "
+    assert code == 0 and " tokenizer=Bytes " in f" {trial.result().name} "
     prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
     (tmp_path / "lines.txt").write_text("\n".join(prepared.text("val")[0]))
     said = command("translate", trial.folder, tmp_path / "lines.txt", "--runs", tmp_path / "runs")

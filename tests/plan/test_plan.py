@@ -11,12 +11,11 @@ from helpers import ROOT, a_result
 from rich.console import Console
 
 from transformer_pl.config import effective_sizes
-from transformer_pl.plan.options import sweep_folder
+from transformer_pl.plan.options import TableOptions, sweep_folder
 from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
-from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train.__main__ import read_argv
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.trial import trial_folder
@@ -38,7 +37,7 @@ def printed(runs, width, content=TABLE3_A, finished=(), at_once=1):
 def timed(config, seconds, **keys):
     """The result of a finished trial of this config."""
     flat = config.flat() | effective_sizes(config)
-    made = {"flops": 1e12, "weights_id": f"of {seconds}", "steps": config.steps} | keys
+    made = {"flops": 1e12, "weights_id": f"{round(1000 * seconds):012x}", "steps": config.steps} | keys
     return a_result(config=flat, wall_s=seconds, **made)
 
 
@@ -81,8 +80,8 @@ def test_the_arguments_of_a_trial_give_its_config(tmp_path):
     rows = ("base", "model.h=4 model.p_drop=0.0", "data.train_pairs=None decode.alpha=1e-05")
     file = small_grid(tmp_path / "grid", rows, (1, 3), trainer__callbacks=callbacks)
     for planned in plan_trials(read_sweep(file), tmp_path / "runs"):
-        options, levels = read_argv(planned.argv)
-        assert trial_config(levels) == planned.config and options.runs == tmp_path / "runs"
+        options = read_argv(planned.argv)
+        assert trial_config(options.levels()) == planned.config and options.runs == tmp_path / "runs"
 
 
 def test_what_is_kept_of_a_plan(tmp_path):
@@ -105,11 +104,11 @@ def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp
     """The median. Of trials that share weights the slowest trained them. Short trials do not count."""
     trials = plan_trials(TABLE3_A, tmp_path)
     base = changed(trials[4].config.model_copy(update={"seed": 7}), "trainer", threads=3)
-    known = ((40.0, 4e10, "a"), (1.0, 1e12, "a"), (30.0, 6e10, "b"), (90.0, 72e10, "c"))
+    known = ((40.0, 4e10, 12 * "a"), (1.0, 1e12, 12 * "a"), (30.0, 6e10, 12 * "b"), (90.0, 72e10, 12 * "c"))
     finished = [timed(base, seconds, flops=flops, weights_id=weights) for seconds, flops, weights in known]
     others = [changed(base, "data", batch_tokens=300), changed(base, "trainer", precision="bf16-mixed")]
     others += [changed(base, "optim", max_steps=20)]
-    finished += [timed(other, 5.0, flops=1.0, weights_id=repr(other)) for other in others]
+    finished += [timed(other, 5.0 + n, flops=1.0) for n, other in enumerate(others)]
     estimate = estimate_costs(trials, finished)[0]
     assert estimate.seconds == pytest.approx(30 / 6e10 * estimate.cost.flops)
     assert estimate_costs(trials, finished[4:])[0].seconds is None
@@ -199,7 +198,7 @@ def test_a_scale_of_one_s_own_is_known_by_its_content(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         file = ROOT / "sweeps" / "table3_A.yaml"
-        return sweep_folder(read_sweep(file, str(path)), sweep.read_options([str(file)]))
+        return sweep_folder(read_sweep(file, str(path)), TableOptions())
 
     first = folder("mine.yaml")
     assert first == folder("mine.yaml", "# a comment\noptim.max_steps: 10\n") == folder("other/mine.yaml")

@@ -131,7 +131,7 @@ def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
     sweep = read_sweep(sweep_file)
     tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
     tried = plan_trials(tuning.tries(sweep), tmp_path)
-    for one, value in zip(tried, (math.nan, 9.0, 7.0, None, math.inf, math.nan), strict=True):
+    for one, value in zip(tried, (math.inf, 9.0, 7.0, None, math.inf, math.inf), strict=True):
         if value is not None:
             one.trial.folder.mkdir(parents=True)
             one.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))

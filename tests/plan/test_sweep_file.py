@@ -131,7 +131,7 @@ def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
     agents = []
     for row in wandb_grid(content):
         arguments = create_sweep_command_args({"args": {key: {"value": value} for key, value in row.items()}})
-        agents.append(resolve(read_argv(arguments["args"])[1]))
+        agents.append(resolve(read_argv(arguments["args"]).levels()))
     ours = read_sweep(path).configs
     assert all(config in ours for config in agents) and len(agents) == len(ours)
 

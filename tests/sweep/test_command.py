@@ -1,12 +1,13 @@
 """What a sweep leaves at its end: the table's files, and the page, which is drawn when the table has changed."""
 
 import io
-from argparse import Namespace
+from pathlib import Path
 
 from rich.console import Console
 
 from transformer_pl.report.render import Column, Table
 from transformer_pl.sweep.command import SweepCommand
+from transformer_pl.sweep.options import SweepOptions
 
 
 def table(cell):
@@ -16,7 +17,7 @@ def table(cell):
 def test_a_page_is_drawn_for_another_table_alone(tmp_path):
     """`report --seeds 1 --format html` writes its page and table over those of a sweep with three seeds."""
     ours, others = table("three seeds"), table("one seed")
-    command, pages = SweepCommand(Namespace(), tmp_path, Console(file=io.StringIO())), []
+    command, pages = SweepCommand(SweepOptions(file=Path("grid.yaml")), tmp_path, Console(file=io.StringIO())), []
 
     def draw():
         (tmp_path / "report.html").write_text("page")

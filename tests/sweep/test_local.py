@@ -11,8 +11,8 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import local
-from transformer_pl.sweep.__main__ import read_options
 from transformer_pl.sweep.local import Workers, divide_machine, end, grace_s
+from transformer_pl.sweep.options import read_options
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from helpers import ROOT, wait_for
 from tests.search.searches import DROPOUT, search_file, study_folder
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.sweep.__main__ import read_options
+from transformer_pl.sweep.options import read_options
 from transformer_pl.sweep.slurm import array_script
 from transformer_pl.sweep.slurm import read_options as read_slurm_options
 from transformer_pl.trials.trial import Trial

@@ -16,6 +16,7 @@ import yaml
 from grids import small_grid
 from helpers import ROOT, command, read_back
 
+from transformer_pl.trials.result import read_result
 from transformer_pl.trials.trial import Trial
 
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.safetensors", "log.txt")
@@ -23,7 +24,7 @@ FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl"
 
 
 def results(runs):
-    return {path.parent.name: json.loads(path.read_text()) for path in sorted((runs / "trials").glob("*/result.json"))}
+    return {path.parent.name: read_result(path.parent) for path in sorted((runs / "trials").glob("*/result.json"))}
 
 
 def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):

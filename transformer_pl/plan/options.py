@@ -5,14 +5,17 @@ import hashlib
 import json
 import os
 import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformer_pl.config.levels import DEFAULT_SCALE, read_pairs, scale_level, scale_names
 from transformer_pl.runtime.command_line import (
+    DEFAULT_RUNS,
     CommandParser,
-    Options,
+    OptionGroup,
     add_runs_option,
     must_be,
     names,
@@ -26,6 +29,67 @@ BUDGET = 8  # tries per row of --retune
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))  # of a wheel, or a checkout
 
+Given = TypeVar("Given", bound="TableOptions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Which trials of a sweep file are meant, and what their table shows: the options that commands share.
+
+    Raises an InputError for options that need others.
+    """
+
+    scale: str | None = None  # None: the file's, or demo
+    set: Mapping[str, Any] = field(default_factory=dict)  # keys of the config, which win over the file's
+    runs: Path = DEFAULT_RUNS
+    seeds: tuple[int, ...] | None = None  # None: the file's, or 1
+    retune: tuple[str, ...] = ()  # keys of which each row gets its own best value
+    budget: int | None = None  # tries per row of --retune; None: BUDGET
+    storage: str | None = None  # the URL of a search's database; None: a journal in its folder
+    paper: bool | None = None  # whether the table shows the paper's numbers; None: unless the dataset is the user's own
+
+    def __post_init__(self) -> None:
+        if not self.retune:
+            refuse_options(self, ["budget"], "is for --retune, which is not given")
+
+    @property
+    def tries(self) -> int:
+        """How many points are tried per row of --retune."""
+        return self.budget or BUDGET
+
+    @classmethod
+    def read(cls: type[Given], given: Mapping[str, Any]) -> Given:
+        """Those that a parser has read. Raises an InputError."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
+        values["set"] = read_pairs(given["set"], "--set").values
+        return cls(**{name: value for name, value in values.items() if value is not None})
+
+    def words(self) -> list[str]:
+        """The command line that gives these options."""
+        words: list[str] = []
+        for option in fields(self):
+            value, flag = getattr(self, option.name), f"--{option.name.replace('_', '-')}"
+            if option.name == "file":
+                words.insert(0, str(value))
+            elif option.name == "paper":
+                words += {None: [], True: ["--paper"], False: ["--no-paper"]}[value]
+            elif isinstance(value, bool):
+                words += [flag] if value else []
+            elif value and value != option.default:
+                words += [flag, *_values(option.name, value)]
+        return words
+
+
+def _values(option: str, value: Any) -> list[str]:
+    """The value of an option as words of a command line."""
+    if isinstance(value, Mapping):
+        return [f"{key}={one}" for key, one in value.items()]
+    if option in ("seeds", "retune"):
+        return [",".join(map(str, value))]
+    return [*value] if isinstance(value, tuple) else [str(value)]
+
 
 def sweep_file(word: str) -> Path:
     """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
@@ -38,7 +102,7 @@ def sweep_file(word: str) -> Path:
     return shipped[word]
 
 
-def add_row_options(group: Options, scale: str) -> None:
+def add_row_options(group: OptionGroup, scale: str) -> None:
     """Add the options that choose the rows of a sweep file, and the runs folder. scale: --scale's default, in words."""
     group.add_argument("--scale", metavar="S", help=f"{', '.join(scale_names())} or your own YAML ({scale})")
     keys = "values that win over the file's; for all keys: python -m transformer_pl.train --help"
@@ -61,15 +125,7 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--paper", action=argparse.BooleanOptionalAction, help=paper)
 
 
-def complete_sweep_options(options: argparse.Namespace) -> None:
-    """Read --set into a mapping, and fill in the default of --budget, which is an error without --retune."""
-    options.set = read_pairs(options.set, "--set").values
-    if not options.retune:
-        refuse_options(options, ["budget"], "is for --retune, which is not given")
-    options.budget = options.budget or BUDGET
-
-
-def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
+def sweep_folder(sweep: Any, options: TableOptions) -> Path:
     """`runs/sweeps/<name>@<scale>`; --set, --retune and a user's scale make another table: they add a hash."""
     name, own = f"{sweep.name}@{Path(sweep.scale).stem}", sweep.scale not in scale_names()
     differs = other_table(options) + (json.dumps(scale_level(sweep.scale).values, default=str) if own else "")
@@ -78,9 +134,9 @@ def sweep_folder(sweep: Any, options: argparse.Namespace) -> Path:
     return options.runs / "sweeps" / name
 
 
-def other_table(options: argparse.Namespace) -> str:
+def other_table(options: TableOptions) -> str:
     """The options that make another table of the sweep file, as they are typed."""
     words = ["--set", *(f"{key}={value}" for key, value in sorted(options.set.items()))] if options.set else []
     if options.retune:
-        words += ["--retune", ",".join(options.retune), "--budget", str(options.budget)]
+        words += ["--retune", ",".join(options.retune), "--budget", str(options.tries)]
     return shlex.join(words)

@@ -1,11 +1,11 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, other_table, sweep_file, sweep_folder
+from transformer_pl.plan.options import TableOptions, add_sweep_options, other_table, sweep_file, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
@@ -19,6 +19,16 @@ from transformer_pl.trials.runs_folder import read_plan
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(TableOptions):
+    """Of which sweep files, and in what format."""
+
+    files: tuple[Path, ...]
+    format: str = "terminal"
+    trials: bool = False  # a line for each trial, not for each row
+
 
 EXAMPLES = """\
 examples:
@@ -39,7 +49,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def make_reports(options: argparse.Namespace) -> list[tuple[str, Any]]:
+def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
     """The title and the table, or the path of the page, of each sweep file; for programs one table of all."""
     files = dict.fromkeys(options.files)
     if options.trials:
@@ -58,7 +68,7 @@ def make_reports(options: argparse.Namespace) -> list[tuple[str, Any]]:
     return [*reports.values()]
 
 
-def read_options(argv: list[str]) -> argparse.Namespace:
+def read_options(argv: list[str]) -> ReportOptions:
     parser = CommandParser(
         prog="python -m transformer_pl.report",
         usage="%(prog)s FILE... [options]",
@@ -74,8 +84,7 @@ def read_options(argv: list[str]) -> argparse.Namespace:
     table.add_argument("--format", choices=formats, default="terminal", help=page)
     trials = "for --format csv or json: a line for each trial, not for each row"
     table.add_argument("--trials", action="store_true", help=trials)
-    options = parser.parse_args(argv)
-    complete_sweep_options(options)
+    options = ReportOptions.read(vars(parser.parse_args(argv)))
     if options.format not in ("json", "csv"):
         refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
     return options
@@ -104,7 +113,7 @@ def print_report(title: str, report: Table | Path, output_format: str) -> None:
         print(for_output(text), end="\n" if title else "")
 
 
-def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | Path]:
+def make_report(file: Path, options: ReportOptions) -> tuple[str, Table | Path]:
     """The title and the table of a sweep file. With --format html it writes the page, and returns its path instead."""
     content, page = read_yaml(file), options.format == "html"
     sweep: Any
@@ -132,53 +141,52 @@ def make_report(file: Path, options: argparse.Namespace) -> tuple[str, Table | P
     return f"{sweep.name} at scale {Path(sweep.scale).stem}", folder / "report.html" if page else table
 
 
-def trial_records(file: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
     """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
 
-    options: of this command or of the sweep command. Raises an InputError where the sweep cannot be planned.
+    planned: whether trials may be missing; then with --retune the records are of the tries. Raises an InputError where
+    the sweep cannot be planned.
     """
     content = read_yaml(file)
     if content.get("method") in SEARCHES:
-        search, results = _search(file, content, options)
+        search, results = _search(file, content, options, planned)
         labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
         return [labels | record for record in results.records] if results else []
     from transformer_pl.report.columns import trial_records  # scipy takes half a second
 
-    return trial_records(*_grid(file, content, options))
+    return trial_records(*_grid(file, content, options, planned))
 
 
-def _grid(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Sweep, list[PlannedTrial]]:
-    """With --retune it has each row at the best of the points that were tried.
-
-    For the sweep command's --plan, trials may be missing; then with --retune it has the tries.
-    """
-    is_plan = getattr(options, "plan", False)
+def _grid(
+    file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False
+) -> tuple[Sweep, list[PlannedTrial]]:
+    """With --retune it has each row at the best of the points that were tried; where only `planned`, the tries."""
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     if options.retune:
-        tuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
+        tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs)
         ended = ("done", "failed", "diverged")
         if missing := sum(one.trial.state() not in ended for one in tries):
-            if is_plan:
+            if planned:
                 return tuning.tries(sweep), tries
             rule = "every row must have been tried at every point"
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
-    planned = plan_trials(sweep, options.runs)
-    if is_plan:
-        return sweep, planned
+    trials = plan_trials(sweep, options.runs)
+    if planned:
+        return sweep, trials
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
     others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
     known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
-    if not any(one.trial.folder.exists() for one in planned):
+    if not any(one.trial.folder.exists() for one in trials):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")
-    if missing := sum(one.trial.needs_training() for one in planned):
-        warn(f"{missing} of {len(planned)} trials are missing{known}")
-    return sweep, planned
+    if missing := sum(one.trial.needs_training() for one in trials):
+        warn(f"{missing} of {len(trials)} trials are missing{known}")
+    return sweep, trials
 
 
-def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) -> tuple[Any, Any]:
+def _search(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:
     from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
     from transformer_pl.search.study import find_study, search_from_options
 
@@ -186,7 +194,7 @@ def _search(file: Path, content: dict[str, Any], options: argparse.Namespace) ->
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)
-    if not getattr(options, "plan", False) and not (results and results.records):
+    if not planned and not (results and results.records):
         raise InputError(f"{file}: must have trials, but none was drawn yet; {REMEDY}")
     return search, results
 

@@ -16,7 +16,7 @@ from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 
 DEFAULT_RUNS = Path("runs")
-Options = argparse._ArgumentGroup  # a group of options in the help, to which more are added
+OptionGroup = argparse._ArgumentGroup  # a group of options in the help, to which more are added
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -104,17 +104,17 @@ def whole_number(at_least: int = 1) -> Callable[[str], int]:
     return read
 
 
-def names(word: str) -> list[str]:
+def names(word: str) -> tuple[str, ...]:
     """Read different names with commas between them."""
-    words = word.split(",")
+    words = tuple(word.split(","))
     if not all(words) or len(set(words)) < len(words):
         raise must_be(word, "be different values with commas between")
     return words
 
 
-def whole_numbers(word: str, at_least: int = 1) -> list[int]:
+def whole_numbers(word: str, at_least: int = 1) -> tuple[int, ...]:
     """Read different whole numbers with commas between them."""
-    return [whole_number(at_least)(one) for one in names(word)]
+    return tuple(whole_number(at_least)(one) for one in names(word))
 
 
 def folder_name(word: str) -> Path:
@@ -131,14 +131,14 @@ def must_be(word: str, constraint: str) -> argparse.ArgumentTypeError:
 # Options
 
 
-def add_runs_option(group: Options | CommandParser) -> None:
+def add_runs_option(group: OptionGroup | CommandParser) -> None:
     """Add the option that names the runs folder."""
     help = "the folder of all results (%(default)s)"
     group.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help=help)
 
 
-def refuse_options(options: argparse.Namespace, flags: Sequence[str], why: str) -> None:
+def refuse_options(options: object, flags: Sequence[str], why: str) -> None:
     """Raise an InputError for the first of these options that was given."""
     for flag in flags:
-        if getattr(options, flag) not in (None, False, []):
+        if getattr(options, flag) not in (None, False, [], ()):
             raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")

@@ -3,7 +3,6 @@
 It is a journal file beside the table, or a database that several machines share.
 """
 
-import argparse
 import hashlib
 import json
 import time
@@ -30,6 +29,7 @@ from transformer_pl.config import Component, without_section
 from transformer_pl.config.components import build
 from transformer_pl.config.levels import read_pairs
 from transformer_pl.config.types import plain_value
+from transformer_pl.plan.options import TableOptions
 from transformer_pl.runtime.errors import InputError, described, suggestion, warn
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
@@ -64,7 +64,7 @@ INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite
 
 
-def search_from_options(file: Path, content: dict[str, Any], options: argparse.Namespace) -> Search:
+def search_from_options(file: Path, content: dict[str, Any], options: TableOptions) -> Search:
     """The search that a sweep file describes, with the options of the command line. Raises an InputError."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints what becomes of each trial
     check_url(options.storage)

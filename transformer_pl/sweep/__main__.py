@@ -5,37 +5,30 @@ The same command again resumes interrupted trials and tries failed ones again. A
 --rerun trains it again.
 """
 
-import argparse
 from pathlib import Path
 
-from transformer_pl.plan.options import add_sweep_options, complete_sweep_options, sweep_file
 from transformer_pl.plan.sweep_file import SEARCHES
-from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command, whole_number
+from transformer_pl.runtime.command_line import run_command
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.runtime.terminal import command_console, say
 from transformer_pl.sweep.grid import run_grid
+from transformer_pl.sweep.options import SweepOptions, read_options
 from transformer_pl.train.devices import hide_ranks
 from transformer_pl.trials.listing import list_runs
-
-EXAMPLES = """\
-examples:
-  python -m transformer_pl.sweep sweeps/table3_A.yaml                     train, and print the table
-  python -m transformer_pl.sweep table3_A --plan                          the same file by its name; starts nothing
-  python -m transformer_pl.sweep table3_A --seeds 1,2,3,4,5               two more seeds; finished trials are reused
-  python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
-  python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
-
-exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 wrong input, nothing started; 129, 130, 143 stopped
-"""
 
 
 def main(words: list[str]) -> int:
     options = read_options(words)
+    if isinstance(options, Path):
+        list_runs(options, command_console())
+        return 0
+    return run_sweep(options)
+
+
+def run_sweep(options: SweepOptions) -> int:
+    """Run a sweep file and return the exit code. Raises an InputError before anything starts."""
     hide_ranks()
     console = command_console()
-    if options.list:
-        list_runs(options.runs, console)
-        return 0
     say(console, f"checking {options.file}")  # an ablation may take seconds to import and to count
     content = read_yaml(options.file)
     if content.get("method") in SEARCHES:
@@ -43,61 +36,6 @@ def main(words: list[str]) -> int:
 
         return run_search(content, options, console)
     return run_grid(content, options, console)
-
-
-def read_options(words: list[str]) -> argparse.Namespace:
-    parser = CommandParser(
-        prog="python -m transformer_pl.sweep",
-        usage="%(prog)s FILE [options]\n       %(prog)s --list",
-        description="Train the trials of a sweep file that are not finished, and print their table. The same command\n"
-        "again continues where it was stopped. Defaults are in parentheses.",
-        epilog=EXAMPLES,
-    )
-    file = "a sweep file, or the name of one that ships: table3_A"
-    parser.add_argument("file", metavar="FILE", type=sweep_file, nargs="?", help=file)
-    add_sweep_options(parser)
-    run = parser.add_argument_group("how they run")
-    run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    parallel = "trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers"
-    run.add_argument("--parallel", type=_count_or_auto, metavar="N|auto", help=parallel)
-    rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
-    run.add_argument("--rerun", action="store_true", help=rerun)
-    launchers = ("local", "slurm")
-    run.add_argument("--launcher", choices=launchers, default="local", help="where trials are trained (%(default)s)")
-    devices = "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)"
-    run.add_argument("--devices", type=whole_number(), metavar="N", help=devices)
-    per_device = "run K trials on each GPU, each pinned to its own CPU cores"
-    run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
-    sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
-    run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
-    worker = "end when nothing is left that no other command trains; the last one prints the table"
-    run.add_argument("--worker", action="store_true", help=worker)
-    with_pairs = ("NAME", "KEY=VALUE")
-    search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
-    sampler = "tpe, random, qmc, cma-es, gp or nsga-ii, with its options (random with method: random, else tpe)"
-    search.add_argument("--sampler", nargs="+", metavar=with_pairs, help=sampler)
-    pruner = "none, median, halving or hyperband, with its options (the file's early_terminate, or none)"
-    search.add_argument("--pruner", nargs="+", metavar=with_pairs, help=pruner)
-    folder = parser.add_argument_group("without a FILE")
-    listing = "list what is in the runs folder, how large it is, and what nothing needs"
-    folder.add_argument("--list", action="store_true", help=listing)
-    options = parser.parse_args(words)
-    complete_sweep_options(options)
-    if bool(options.file) == options.list:
-        parser.error("give one of FILE and --list")
-    if options.launcher == "slurm" and options.worker:  # one that was submitted
-        options.launcher, options.parallel = "local", None
-    elif options.launcher == "slurm":
-        here = ["devices", "per_device", "rerun"]
-        refuse_options(options, here, "is for the machine that trains, but --launcher slurm only submits workers")
-    else:
-        refuse_options(options, ["slurm"], "is for --launcher slurm")
-    return options
-
-
-def _count_or_auto(word: str) -> int | None:
-    """Read a number of trials; None for `auto`, which lets the machine decide."""
-    return None if word == "auto" else whole_number()(word)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """What the command does for a grid and for a search alike: train what a queue gives out, print and write the table."""
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from transformer_pl.runtime.files import check_writable, write_atomically, write
 from transformer_pl.runtime.terminal import say
 from transformer_pl.sweep.launch import Launch
 from transformer_pl.sweep.local import Workers, divide_machine
+from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.progress import ProgressView
 
 
@@ -26,7 +25,7 @@ from transformer_pl.sweep.progress import ProgressView
 class SweepCommand:
     """One command on a sweep. folder: the sweep's, `runs/sweeps/<name>@<scale>`."""
 
-    options: argparse.Namespace
+    options: SweepOptions
     folder: Path
     console: Console
 
@@ -38,7 +37,7 @@ class SweepCommand:
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
         check_writable(self.folder)
-        plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *sys.argv[1:]])}
+        plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *self.options.words()])}
         write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:

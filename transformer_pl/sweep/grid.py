@@ -1,6 +1,5 @@
 """The sweep command for a grid: the plan, the training of what is missing, the table."""
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
+from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import task_of
 from transformer_pl.train.rehearsal import check_all, check_match
 from transformer_pl.trials.runs_folder import finished_trials, read_plan
@@ -26,7 +26,7 @@ from transformer_pl.trials.runs_folder import finished_trials, read_plan
 SPREADS = {"demo": 0.7, "multi30k": 0.6}  # BLEU: `usual_spread` of the rows of Table 3 in sweeps/results
 
 
-def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
+def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
     """Train the trials of a grid, print its table and return the exit code.
 
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
@@ -36,7 +36,7 @@ def run_grid(content: dict[str, Any], options: argparse.Namespace, console: Cons
     command = GridCommand(options, sweep_folder(sweep, options), console)
     retuning = None
     if options.retune:
-        retuning = plan_retuning(sweep, options.retune, options.budget, content.get("metric"))
+        retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
     missing = len(command.trials_to_train(plan.trials))
     to_train = missing or (len(sweep.configs) if retuning else 0)

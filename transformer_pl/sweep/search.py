@@ -3,7 +3,6 @@
 Imports optuna, which takes a quarter of a second: import this module only where a file searches.
 """
 
-import argparse
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ from transformer_pl.search.space import Search
 from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
+from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import open_corpus
 from transformer_pl.train.rehearsal import check_all, check_match
 
 
-def run_search(content: dict[str, Any], options: argparse.Namespace, console: Console) -> int:
+def run_search(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
     """Run a search, or resume it, until it has `run_cap` trials; print its table and return the exit code.
 
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.

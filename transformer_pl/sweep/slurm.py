@@ -4,12 +4,12 @@ A worker trains what no other trains, on all that its task has, and ends when no
 and when it is preempted, it saves and is requeued. The workers share the sweep as any commands on one runs folder do.
 """
 
-import argparse
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from transformer_pl.config.types import TEXT
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.sweep.options import SweepOptions
 
 SAVE_S = 120  # before its time limit a worker must save and end
 MOST_TASKS = 1000  # what clusters usually allow of an array
@@ -40,7 +41,7 @@ exit $code
 """
 
 
-def submit_workers(options: argparse.Namespace, folder: Path, console: Console, trial_count: int) -> bool:
+def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
     """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
 
     False where nothing is left to train. options: of the sweep command. folder: of the sweep. Raises an InputError for
@@ -50,7 +51,8 @@ def submit_workers(options: argparse.Namespace, folder: Path, console: Console, 
     tasks = min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
     if not tasks:
         return bool(options.plan)
-    script = array_script(folder, sbatch_options, tasks, sys.argv[1:])
+    worker = replace(options, launcher="local", plan=False, parallel=None, slurm=None, worker=True)
+    script = array_script(folder, sbatch_options, tasks, worker.words())
     if options.plan:
         say(console, f"would submit to sbatch:\n{script}")
         return True
@@ -93,8 +95,8 @@ def read_options(path: Path | None) -> dict[str, str | None]:
 def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, words: Sequence[str]) -> str:
     """The batch script of an array of workers.
 
-    folder: of the sweep, where the tasks print. options: of `read_options`. words: of the sweep command, as they were
-    typed. Raises an InputError for an option of several lines.
+    folder: of the sweep, where the tasks print. options: of `read_options`. words: the arguments of each worker's sweep
+    command. Raises an InputError for an option of several lines.
     """
     output = str(folder / "slurm").replace("%", "%%")
     lines = [
@@ -110,8 +112,7 @@ def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, wo
     if broken := [line for line in lines if not re.fullmatch(TEXT, line)]:
         rule = "must be text without control characters; correct it"
         raise InputError(*(f"--launcher slurm: {shown(line)}: {rule}" for line in broken))
-    words = [word for word in words if word != "--plan"]
-    command = [sys.executable, "-m", "transformer_pl.sweep", *words, "--worker"]
+    command = [sys.executable, "-m", "transformer_pl.sweep", *words]
     return SCRIPT.format(
         options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
     )

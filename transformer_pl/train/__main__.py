@@ -4,11 +4,13 @@ The config alone decides which trial it is. A finished trial is not trained agai
 its last checkpoint. One that diverged keeps its last good checkpoint and is not trained again either.
 """
 
-import argparse
 import itertools
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from transformer_pl.check.run import check_model
 from transformer_pl.config.help import help_text
@@ -21,7 +23,7 @@ from transformer_pl.config.levels import (
     scale_level,
     scale_names,
 )
-from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command
+from transformer_pl.runtime.command_line import DEFAULT_RUNS, CommandParser, add_runs_option, run_command
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
@@ -45,9 +47,29 @@ component are keys too: --model.attention=ablations.local_attention.LocalAttenti
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Which trial is trained."""
+
+    scale: str = DEFAULT_SCALE
+    keys: Mapping[str, Any] = field(default_factory=dict)  # of the config; they win over the scale's
+    variant: str | None = None  # what differs from base, as a row of a sweep file has it; it wins over the keys
+    runs: Path = DEFAULT_RUNS
+    rerun: bool = False  # train a finished or diverged trial again
+
+    def levels(self) -> list[Level]:
+        """The levels of the config, the scale's first. Raises an InputError."""
+        levels = [scale_level(self.scale), Level("command line", self.keys)]
+        return levels if self.variant is None else [*levels, parse_variant(self.variant, "command line")]
+
+
 def main(argv: list[str]) -> int:
+    return train(read_argv(argv))
+
+
+def train(options: TrainOptions) -> int:
     """Train, evaluate and record one trial; returns the exit code."""
-    options, levels = read_argv(argv)
+    levels = options.levels()
     # Before torch is imported. By default OpenMP's idle threads spin, and slow down another trial on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     scale = Path(options.scale).stem
@@ -86,11 +108,8 @@ def _check(run: TrialRun) -> Checked:
     return Checked(exempt, rehearsal.passes)
 
 
-def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
-    """The command's own options, and the levels of the config, the scale's first.
-
-    Keys of the config are options too: `--model.h=4` or `--model.h 4`.
-    """
+def read_argv(argv: list[str]) -> TrainOptions:
+    """Read a command line. Keys of the config are options too: `--model.h=4` or `--model.h 4`."""
     parser = CommandParser(
         prog="python -m transformer_pl.train",
         usage='%(prog)s [--scale=S] [--variant="..."] [--runs=DIR] [--rerun] [--key=value ...]',
@@ -104,21 +123,18 @@ def read_argv(argv: list[str]) -> tuple[argparse.Namespace, list[Level]]:
     parser.add_argument("--variant", metavar='"KEY=VALUE ..."', help=row)
     add_runs_option(parser)
     parser.add_argument("--rerun", action="store_true", help="train a finished or diverged trial again")
-    options, rest = parser.parse_known_args(argv)
-    levels = [scale_level(options.scale), _read_keys(rest)]
-    if options.variant is not None:
-        levels.append(parse_variant(options.variant, "command line"))
-    return options, levels
+    given, rest = parser.parse_known_args(argv)
+    return TrainOptions(**vars(given), keys=_read_keys(rest))
 
 
-def _read_keys(argv: list[str]) -> Level:
+def _read_keys(argv: list[str]) -> Mapping[str, Any]:
     """The keys of the config on a command line, as `--key=value` or `--key value`."""
     words, pairs = iter(argv), []
     for word in words:
         if not word.startswith("--"):
             raise InputError(f"command line: {shown(word)}: must be --key=value, or --key value")
         pairs.append(word[2:] if "=" in word else "=".join([word[2:], *itertools.islice(words, 1)]))
-    return read_pairs(pairs, "command line")
+    return read_pairs(pairs, "command line").values
 
 
 def _report_ended(run: TrialRun) -> int:

@@ -1,0 +1,62 @@
+"""Calls a function in a new interpreter: with the code that is on the disk now, and without a trace in this process."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from transformer_pl.runtime.command_line import run_command
+from transformer_pl.runtime.errors import InputError
+
+ANSWER = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import answer; answer(int(sys.argv[1]))"
+
+
+def fresh(function: Callable[..., int], *arguments: Any) -> int:
+    """Call a function of a command, print what it prints, and return its exit code: 0 or 1.
+
+    Both must be picklable. Raises its InputError, and a RuntimeError where a signal has stopped it. An interruption
+    here stops it, and waits until it has saved.
+    """
+    receiver, sender = Pipe(duplex=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWER, str(sender.fileno()), *sys.path],
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=[sender.fileno()],
+        start_new_session=True,  # Ctrl-C comes to this process alone, and reaches the function once
+    ) as process:
+        assert process.stdin and process.stdout
+        try:
+            sender.close()
+            with process.stdin:
+                pickle.dump((function, arguments), process.stdin)
+            for line in process.stdout:
+                print(line.decode(errors="replace"), end="", flush=True)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode == 2 and receiver.poll():
+        raise InputError(*receiver.recv())
+    if process.returncode not in (0, 1):
+        raise RuntimeError(f"{function.__name__} was stopped with exit code {process.returncode}; call it again")
+    return process.returncode
+
+
+def answer(descriptor: int) -> NoReturn:
+    """What the new interpreter does: it calls the function and sends the messages of its InputError."""
+
+    def called(_: list[str]) -> int:
+        function, arguments = pickle.load(sys.stdin.buffer)
+        try:
+            return function(*arguments)
+        except InputError as error:
+            Connection(descriptor, readable=False).send(error.messages)
+            return 2
+
+    run_command(called)
