@@ -1,7 +1,6 @@
 """Calls a function in a new interpreter: with the code that is on the disk now, and without a trace in this process."""
 
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,28 +20,27 @@ def fresh(function: Callable[..., int], *arguments: Any) -> int:
     Both must be picklable. Raises its InputError, and a RuntimeError where a signal has stopped it. An interruption
     here stops it, and waits until it has saved.
     """
-    receiver, sender = Pipe(duplex=False)
+    here, there = Pipe()
     with subprocess.Popen(
-        [sys.executable, "-c", ANSWER, str(sender.fileno()), *sys.path],
+        [sys.executable, "-c", ANSWER, str(there.fileno()), *sys.path],
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        pass_fds=[sender.fileno()],
+        pass_fds=[there.fileno()],
         start_new_session=True,  # Ctrl-C comes to this process alone, and reaches the function once
     ) as process:
-        assert process.stdin and process.stdout
+        assert process.stdout
         try:
-            sender.close()
-            with process.stdin:
-                pickle.dump((function, arguments), process.stdin)
+            there.close()
+            here.send((function, arguments))
             for line in process.stdout:
                 print(line.decode(errors="replace"), end="", flush=True)
         except BaseException:
             process.terminate()
             raise
-    if process.returncode == 2 and receiver.poll():
-        raise InputError(*receiver.recv())
+    if process.returncode == 2 and here.poll():
+        raise InputError(*here.recv())
     if process.returncode not in (0, 1):
         raise RuntimeError(f"{function.__name__} was stopped with exit code {process.returncode}; call it again")
     return process.returncode
@@ -51,12 +49,14 @@ def fresh(function: Callable[..., int], *arguments: Any) -> int:
 def answer(descriptor: int) -> NoReturn:
     """What the new interpreter does: it calls the function and sends the messages of its InputError."""
 
+    caller = Connection(descriptor)
+
     def called(_: list[str]) -> int:
-        function, arguments = pickle.load(sys.stdin.buffer)
+        function, arguments = caller.recv()
         try:
             return function(*arguments)
         except InputError as error:
-            Connection(descriptor, readable=False).send(error.messages)
+            caller.send(error.messages)
             return 2
 
     run_command(called)
