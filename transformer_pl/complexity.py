@@ -120,7 +120,7 @@ def growth_table(
     by_layer = zip(layers, times, strict=True)
     records = [{"layer": name, "n": n, "seconds": t} for name, seconds in by_layer for n, t in seconds.items()]
     notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {LONG} on."]
-    return Table(columns, records, notes)
+    return Table([*columns, *Table.of_records(records).all_columns], notes)
 
 
 if __name__ == "__main__":

@@ -185,7 +185,8 @@ def test_cells_of_means_deviations_and_differences():
     [(0.0004, "<0.001"), (0.001, "0.001"), (0.0494, "0.049"), (0.0496, "<0.050"), (0.05, "0.050"), (None, "")],
 )
 def test_a_p_value_below_a_limit_looks_so(p, cell):
-    assert cells.p_value(p) == cell
+    comparison = p and stats.RowComparison(estimate(0, -1, 1), None, p)
+    assert cells.p_value(TableRow(row(config()), {}, None, False, None, comparison, None)) == cell
 
 
 def test_unmeasured_values_are_never_numbers():
@@ -219,15 +220,6 @@ def test_a_table_without_a_result_of_base_says_so(state):
     others = [row(config(model__h=h), 60.0 + h) for h in (1, 2)]
     assert "no differences" in said(build_table([*base, *others], config()))
     assert "no differences" not in said(build_table(others[:1], config()))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_rank_correlation_with_the_paper(sign):
-    """Rows (A) with the paper's own differences, and with these reversed. h = 64 is not published."""
-    heads = [row(config(model__h=h), 60 + sign * d) for h, d in ((1, -0.9), (4, -0.3), (16, 0.0), (32, -0.4))]
-    own = row(config(model__h=64), 90.0)
-    assert f" {sign:+.2f} (4 rows" in said(build_table([row(config(), 60.0), own, *heads], config()))
-    assert "Spearman" not in said(build_table(heads, config()))
 
 
 def test_the_first_note_says_how_the_rows_were_trained():
@@ -265,7 +257,7 @@ def test_a_table_that_has_everything_to_say_says_it_in_four_notes():
     ]
     rows[1].results[0].exempt["mine.Attention"] = {"future_is_hidden": "it looks ahead on purpose"}
     table = build_table(rows, config())
-    assert len(table.notes) == 4 and table.notes[-1].endswith("transformer_pl/report/README.md")
+    assert len(table.notes) == 4
     assert all(len(note) < 900 for note in table.notes)
     for word in ("mine.Attention", "future_is_hidden", "1 trial", "trainer.val_every", "4 rows"):
         assert word in said(table)
@@ -339,16 +331,15 @@ def test_significant_differences_are_marked():
 
 
 @pytest.mark.parametrize(("seeds", "others"), [(1, 2), (3, 2), (3, 1)])
-def test_a_note_names_the_test_and_the_seeds_that_a_difference_takes(seeds, others):
-    rows = measured([0.0, 0.3, 0.0][: others + 1], seeds)
-    note = said(build_table(rows, config()))
+def test_a_note_names_the_test(seeds, others):
+    note = said(build_table(measured([0.0, 0.3, 0.0][: others + 1], seeds), config()))
     assert "t-test" in note and f"{others} row" in note and ("other seeds:" in note) == (seeds == 1)
-    needed = re.search(r"difference of ([\d.]+) BLEU needs (?:more than )?(\d+) seeds", note)
-    assert bool(needed) == (seeds > 1)
-    if needed:
-        compared = compare_rows([row.sentences for row in rows], 0, BLEU)
-        verdicts = [(one.difference, (3, 3)) for one in compared if one.difference]
-        assert int(needed[2]) == (stats.seeds_to_resolve(float(needed[1]), verdicts) or stats.MOST_SEEDS)
+
+
+def test_a_first_table_ends_with_three_lines():
+    rows = ended(measured([0.0, 0.3, 0.0, 0.1, 0.0]), *[FLAT] * 5)
+    table = build_table(rows, config())
+    assert len(table.notes) == 3 and sum(map(len, table.notes)) < 700
 
 
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
@@ -391,7 +382,8 @@ def estimate(value, low, high):
     ],
 )
 def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
-    assert cells.interval(estimate((low + high) / 2, low, high), "+z") == cell
+    comparison = stats.RowComparison(estimate(0, -1, 1), estimate((low + high) / 2, low, high), None)
+    assert cells.difference_interval(TableRow(row(config()), {}, None, False, None, comparison, None)) == cell
 
 
 @pytest.mark.parametrize(
@@ -409,7 +401,7 @@ def test_a_number_has_the_digits_of_its_interval(difference, half, cell, ends):
     its = estimate(difference, difference - half, difference + half)
     comparison = stats.RowComparison(estimate(1, 0.004, 1.996), its, 0.01 if half < abs(difference) else 0.3)
     table_row = TableRow(other, {}, None, False, base, comparison, None)
-    assert cells.score_difference(table_row) == cell and cells.interval(its, "+z") == ends
+    assert cells.score_difference(table_row) == cell and cells.difference_interval(table_row) == ends
     assert cells.score(table_row) == f"{1 + difference:.3f}"
 
 
@@ -427,27 +419,15 @@ def marked(table, name):
     return ["†" in cell for cell in column(table, name)]
 
 
-def test_a_row_that_still_falls_is_marked_and_so_is_its_difference():
+def test_a_row_that_still_falls_is_marked():
     rows = measured([0.0, 0.3, 0.3, 0.0])
     table = build_table(ended(rows, FLAT, FALLING, FLAT, None), config())
     assert marked(table, "BLEU") == marked(table, "PPL") == [False, True, False, False]
-    first, second, third = column(table, "Δ BLEU")[1:]
-    assert first.endswith("*†") and second.endswith("*") and "†" not in third
+    assert not any(marked(table, "Δ BLEU"))
     assert "4.9%" in said(table) and "trainer.val_every" in said(table)
     assert float(read_csv(table)[1]["val/loss.fall"]) == pytest.approx(0.05)
     assert read_csv(table)[3]["val/loss.fall"] == ""
     assert float(read_csv(table)[1]["val/loss.fall.noise"]) == pytest.approx(0.004 / 3**0.5)
-
-
-def test_a_difference_settles_where_both_rows_fall_alike():
-    """By seed: the falls differ from seed to seed, and not from row to row. A loss that rises beside base's moves."""
-    rows, falls = measured([0.0, 0.0, 0.0, 0.3]), ([0.02, 0.05, 0.08], [0.022, 0.049, 0.081], [0.06, 0.09, 0.12])
-    endings = [[Convergence(fall, 0.001, 9) for fall in of_row] for of_row in (*falls, [-0.04] * 3)]
-    table = build_table([one._replace(endings=of) for one, of in zip(rows, endings, strict=True)], config())
-    assert marked(table, "BLEU") == [True, True, True, False]
-    assert marked(table, "Δ BLEU") == [False, False, True, True]
-    rising = build_table(ended(rows[:2], FLAT, Convergence(-0.04, 0.001, 9)), config())  # no row falls
-    assert marked(rising, "Δ BLEU") == [False, True] and "†" in "".join(rising.notes)
 
 
 # --- The summary and what was planned
@@ -490,23 +470,6 @@ def test_the_summary_says_what_a_row_that_is_set_apart_could_have_shown():
     table = build_table([*measured([0.0] * 6), measured([0.0] * 7, spread=1.0)[6]], config())
     *others, wild = map(float, column(table, "detectable Δ")[1:])
     assert wild > 5 * max(others) and f"{max(others)} would" in table.summary and f" {wild} in " in table.summary
-
-
-@pytest.mark.parametrize("rows", [2, 5])
-def test_a_row_that_trains_with_some_seeds_only_says_with_how_many(rows):
-    """They are told by their loss, not by their score. A row that spreads like the others has no such words."""
-    *rows, last = measured([0.0] * rows, seeds=5)
-    wild = last.sentences.copy()
-    wild[1:4, :, :4] //= 2  # matching n-grams of three seeds
-    scores = [float(bleu(one[:, :10].sum(0))) for one in wild]
-    results = [result(last.config, *both) for both in zip(scores, [3.0, 3.1, 6.0, 6.2, 2.9], strict=True)]
-    text = said(build_table([*rows, last._replace(results=results, sentences=wild)], config()))
-    better, rest = (np.mean([scores[i] for i in seeds]) - np.mean(rows[0].scores) for seeds in ((0, 1, 4), (2, 3)))
-    assert f"with 3 of 5 seeds: {better:+.1f} BLEU from base; with the rest {rest:+.1f}." in text
-    assert "of 5 seeds" not in said(build_table([*rows, last], config()))
-    calm = [one._replace(results=[result(one.config, 30 + i / 99) for i in range(5)]) for one in rows]
-    near = last._replace(results=[result(last.config, 30 + i / 5, 3 + i) for i in range(5)])  # 20 times calm's
-    assert "of 5 seeds" not in said(build_table([*calm, near], config()))
 
 
 PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}

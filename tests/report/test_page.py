@@ -228,8 +228,8 @@ def test_what_is_compared_comes_first(table3):
 
 
 def test_the_page_of_a_search_has_its_scores_before_its_settings():
-    columns = [Column("trial", ["#1"]), Column("h", ["4"], setting=True), Column("val/bleu", ["60"])]
-    assert [one.column.name for one in page_columns(Table(columns, [], []))] == ["trial", "val/bleu", "h"]
+    columns = [Column("trial", ["#1"], page=0), Column("h", ["4"], page=2), Column("val/bleu", ["60"], page=1)]
+    assert [one.column.name for one in page_columns(Table(columns))] == ["trial", "val/bleu", "h"]
 
 
 @pytest.mark.parametrize("width, in_sight", [(1400, FIRST), (900, FIRST), (390, ["row", "BLEU", "Δ BLEU"])])

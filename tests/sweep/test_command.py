@@ -11,7 +11,7 @@ from transformer_pl.sweep.options import SweepOptions
 
 
 def table(cell):
-    return Table([Column("row", [cell])], [{"row": cell}], [])
+    return Table([Column("row", [cell], "row", [cell])])
 
 
 def test_a_page_is_drawn_for_another_table_alone(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import linregress
 from tiny_trials import train
 
-from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_difference, of_seeds, of_trial
+from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
 from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
@@ -99,15 +99,6 @@ def test_seeds_are_averaged():
     assert of_seeds(seeds) == pytest.approx((0.02, 0.0025, 10))
     assert of_seeds([Convergence(0.03, None, 2), seeds[2]]).noise is None
     assert of_seeds([]) is of_seeds([None]) is None
-
-
-def test_a_difference_is_of_the_seeds_that_are_known_of_both_rows():
-    """Their errors are independent: the noise is that of a sum."""
-    row = [Convergence(0.05, 0.003, 5), Convergence(0.02, 0.003, 5), None]
-    base = [Convergence(0.01, 0.004, 7), Convergence(0.03, 0.004, 7), Convergence(0.9, 0.9, 7)]
-    assert of_difference(row, base) == pytest.approx((0.015, 0.005 / 2**0.5, 24))
-    assert of_difference(row, [Convergence(0.01, None, 2)]) == (0.04, None, 7)
-    assert of_difference(row[2:], base[2:]) is None
 
 
 @pytest.mark.parametrize("losses", [[], [2.0], [3.0, 2.0], [4.0, 3.0, 2.0, math.inf]])

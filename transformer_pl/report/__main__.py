@@ -1,6 +1,6 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,17 +54,10 @@ def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
     files = dict.fromkeys(options.files)
     if options.trials:
         of_files = collect_errors(lambda file: trial_records(file, options), files)
-        return [("", joined([Table([], records, []) for records in of_files.values()]))]
+        return [("", joined(map(Table.of_records, of_files.values())))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report(file, options), files)
     if len(reports) > 1 and options.format in ("json", "csv"):
-        tables = [
-            table._replace(
-                records=[{"table": title} | record for record in table.records],
-                summary=table.summary and f"{title}: {table.summary}",
-            )
-            for title, table in reports.values()
-        ]
-        return [("", joined(tables))]
+        return [("", joined([table.titled(title) for title, table in reports.values()]))]
     return [*reports.values()]
 
 
@@ -90,14 +83,16 @@ def read_options(argv: list[str]) -> ReportOptions:
     return options
 
 
-def joined(tables: Sequence[Table]) -> Table:
+def joined(tables: Iterable[Table]) -> Table:
     """Several tables as one, for programs: each record has the keys of all."""
+    tables = list(tables)
     records = [record for table in tables for record in table.records]
     keys = dict.fromkeys(key for record in records for key in record)
+    headings = [column._replace(key="") for table in tables for column in table.columns]
     notes = dict.fromkeys(note for table in tables for note in table.notes)
-    columns = [column for table in tables for column in table.columns]
     summary = " ".join(filter(None, (table.summary for table in tables)))
-    return Table(columns, [{key: record.get(key) for key in keys} for record in records], [*notes], summary=summary)
+    values = Table.of_records([{key: record.get(key) for key in keys} for record in records]).all_columns
+    return Table([*headings, *values], [*notes], summary=summary)
 
 
 def print_report(title: str, report: Table | Path, output_format: str) -> None:

@@ -1,15 +1,16 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from transformer_pl.config import COMPONENTS
+from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 from transformer_pl.report.statistics import Estimate, RowComparison
 from transformer_pl.trials.flops import short_number, short_numbers
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 EXEMPT = "‡"  # marks the name of a row whose components break a property on purpose
-UNCONVERGED = "†"  # marks a row that had not converged, and a difference that had not settled
+UNCONVERGED = "†"  # marks a row that had not converged
 
 
 def number(value: float | None, form: str) -> str:
@@ -19,6 +20,33 @@ def number(value: float | None, form: str) -> str:
 def short(value: float | None) -> str:
     """A number in three digits and a unit."""
     return "" if value is None else short_number(value)
+
+
+def title(row: TableRow) -> str:
+    """The name of the row, marked where it is exempt from a property."""
+    return marked(row.title, row.results.exempt)
+
+
+def mean_of(metric: str, row: TableRow) -> str:
+    return number(mean(row.results.values(metric)), ".1f")
+
+
+def flops(row: TableRow) -> str:
+    return short(row.results.flops)
+
+
+def printed(name: str, form: str = "") -> Callable[[TableRow], str]:
+    """What the paper printed for the same row. form: empty: in three digits and a unit."""
+
+    def text(row: TableRow) -> str:
+        value: float | None = getattr(row.published, name, None)
+        return number(value, form) if form else short(value)
+
+    return text
+
+
+def printed_difference(paper: PublishedTable, row: TableRow) -> str:
+    return number(paper.difference(row.published) if row.published else None, "+z.1f")
 
 
 def score(row: TableRow) -> str:
@@ -35,7 +63,15 @@ def perplexity(row: TableRow) -> str:
     return text + UNCONVERGED if text and row.results.still_falls else text
 
 
-def interval(estimate: Estimate | None, sign: str = "") -> str:
+def row_interval(row: TableRow) -> str:
+    return _interval(row.score and row.score.row_mean)
+
+
+def difference_interval(row: TableRow) -> str:
+    return _interval(row.score and row.score.difference, "+z")
+
+
+def _interval(estimate: Estimate | None, sign: str = "") -> str:
     """Its ends. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
@@ -50,15 +86,12 @@ def digits(estimate: Estimate | None) -> int:
 
 
 def score_difference(row: TableRow) -> str:
-    """The score minus base's, marked with `*` where significant, and where it had not settled.
-
-    `-` where it is not known; nothing of base itself.
-    """
+    """The score minus base's, marked with `*` where significant; `-` where it is not known; nothing of base itself."""
     difference = row.difference()
     if difference is None:
         return "" if row.is_base else "-"
     form = f"+z.{digits(row.score and row.score.difference)}f"
-    return f"{difference:{form}}{significance_mark(row.score)}{UNCONVERGED if row.is_provisional else ''}"
+    return f"{difference:{form}}{significance_mark(row.score)}"
 
 
 def significance_mark(comparison: RowComparison | None) -> str:
@@ -66,7 +99,8 @@ def significance_mark(comparison: RowComparison | None) -> str:
     return SIGNIFICANT if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
 
 
-def p_value(p: float | None) -> str:
+def p_value(row: TableRow) -> str:
+    p = row.score and row.score.p_value
     if p is None:
         return ""
     if p < 0.001:
@@ -84,10 +118,10 @@ def unmeasured(row: RowResults) -> str:
     return next((state for state in ("diverged", "failed") if state in row.states), "-")
 
 
-def seed_counts(row: RowResults) -> str:
+def seed_counts(row: TableRow) -> str:
     """Finished seeds, of how many if some are not finished, and how many failed or diverged: `2/3, 1 diverged`."""
-    done, planned = len(row.done), len(row.results)
-    ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := row.states.count(state))]
+    done, planned, states = len(row.results.done), len(row.results.results), row.results.states
+    ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := states.count(state))]
     return ", ".join([f"{done}" if done == planned else f"{done}/{planned}", *ended])
 
 

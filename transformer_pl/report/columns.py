@@ -6,6 +6,7 @@ never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row t
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
 from transformer_pl.report.notes import change_note, summary, table_notes
-from transformer_pl.report.published import PublishedRow, PublishedTable, paper_table
+from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
     ALPHA,
@@ -30,6 +31,8 @@ from transformer_pl.report.rows import (
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import read_plan
+
+Cell = Callable[[TableRow], str]
 
 
 def table_of(
@@ -61,12 +64,8 @@ def build_table(
     paper: the printed table that stands beside it. added: further sentences for its notes.
     """
     table_rows = make_table_rows(rows, base, paper)
-    keys = _differing_keys([row.settings for row in table_rows])
-    columns = [column for column in _columns(table_rows, keys, paper) if any(column.cells)]
-    metrics = dict.fromkeys(["val/ppl", f"val/{rows[0].measure.name}"])
-    metrics |= dict.fromkeys(metric for row in rows for result in row.done for metric in result.metrics)
-    records = [_record(row, keys, list(metrics), paper) for row in table_rows]
-    return Table(columns, records, table_notes(table_rows, base, paper, added), table_rows, summary(table_rows))
+    columns = _columns(table_rows, paper)
+    return Table(columns, table_notes(table_rows, base, paper, added), table_rows, summary(table_rows))
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
@@ -93,87 +92,85 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
 
 
-def _columns(rows: list[TableRow], keys: list[str], paper: PublishedTable | None) -> list[Column]:
-    """All columns of a table, also those that stay empty."""
-
-    def column(name: str, cell: Callable[[TableRow], str], meaning: str = "", rank: int | None = None) -> Column:
-        return Column(name, [cell(row) for row in rows], meaning=meaning, drop_rank=rank)
-
-    def measured(name: str, cell: Callable[[TableRow], str], meaning: str, rank: int | None = None) -> Column:
-        return column(name, lambda row: cell(row) or cells.unmeasured(row.results), meaning, rank)
-
-    def mean_of(name: str, metric: str, meaning: str, rank: int | None = None) -> Column:
-        """An empty column where no row has the metric."""
-        if not any(row.results.values(metric) for row in rows):
-            return Column(name, [])
-        return measured(name, lambda row: cells.number(mean(row.results.values(metric)), ".1f"), meaning, rank)
-
-    def printed(name: str, cell: Callable[[PublishedRow], str], meaning: str = "", rank: int | None = None) -> Column:
-        return column(f"paper {name}", lambda row: cell(row.published) if row.published else "", meaning, rank)
-
+def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]:
+    """All columns of a table; those without a heading are for programs alone."""
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
+    metrics = dict.fromkeys(["val/ppl", f"val/{measure.name}"])
+    metrics |= dict.fromkeys(name for row in rows for result in row.results.done for name in result.metrics)
+    settings = _differing_keys([row.settings for row in rows])
+    values = [_values(row, settings, list(metrics), paper) for row in rows]
+
+    def column(name: str, cell: Cell, key: str, meaning: str = "", rank: int | None = None, **options: Any) -> Column:
+        """name, cell: the heading, and the text of a row. key: of its values. rank, options: those of a Column."""
+        return Column(name, [cell(row) for row in rows], key, [one[key] for one in values], meaning, rank, **options)
+
+    def measured(name: str, cell: Cell, *about: Any, **options: Any) -> Column:
+        """A cell without a number says why."""
+        return column(name, lambda row: cell(row) or cells.unmeasured(row.results), *about, **options)
+
+    def mean_of(name: str, metric: str, meaning: str = "Higher is better.", rank: int | None = None) -> list[Column]:
+        """The mean of a metric over the seeds; no column where no row has it."""
+        text = partial(cells.mean_of, metric)
+        return [measured(name, text, f"{metric}.mean", meaning, rank)] if metric in metrics else []
+
+    def setting(key: str) -> Column:
+        texts, values_of = cells.setting_cells(key, rows), [one[key] for one in values]
+        return Column("P_drop" if key == "model.p_drop" else without_section(key), texts, key, values_of, drop_rank=0)
+
+    title, main, difference = measure.title, f"val/{measure.name}", f"val/{measure.name}.difference"
     differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
-    title, star, dagger = measure.title, cells.SIGNIFICANT, cells.UNCONVERGED
+    star, dagger = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
     signatures = " and ".join(dict.fromkeys(result.signature for row in rows for result in row.results.done))
-    tokenised = "BLEU of Moses tokens, compounds split at their hyphens: as the paper's authors computed it."
-    unconverged, significant = f"{dagger}: training had not converged.", f"{star}: p < {ALPHA:g}."
-    likelihood = f"Perplexity per token of the validation set; lower is better. {significant} {unconverged}"
-    scored = (
-        f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds. {unconverged}"
-    )
-    still_moves = f"{title} minus base's. {significant} {dagger}: their losses were still changing at different rates."
+    scored = f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds. {dagger}"
+    likelihood = f"Perplexity per token of the validation set; lower is better. {star} {dagger}"
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
     together = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
-    compares = any(row.difference() is not None for row in rows)
     power = "The true difference that this row's seeds would find in 80 % of cases."
-    titles = {key: "P_drop" if key == "model.p_drop" else without_section(key) for key in keys}
+    compares = any(row.difference() is not None for row in rows)
+    params = Column("params", cells.params(rows), "params", [one["params"] for one in values], "Trained weights.", 8)
     columns = [
-        column("row", lambda row: cells.marked(row.title, row.results.exempt), differs),
-        *(Column(titles[key], cells.setting_cells(key, rows), drop_rank=0, setting=True) for key in keys),
-        Column("params", cells.params(rows), drop_rank=8, meaning="Trained weights of the model."),
-        measured("PPL", cells.perplexity, likelihood, 10),
-        *(mean_of(name, f"val/{key}", "Higher is better.", 6) for key, name in task.others.items()),
-        measured(title, cells.score, scored),
-        mean_of("BLEU tok.", "val/bleu_tokenised", tokenised, 7),
-        column(f"{title} 95 %", lambda row: cells.interval(row.score and row.score.row_mean), "For this row alone.", 9),
+        Column(key="name", values=[one["name"] for one in values]),
+        column("row", cells.title, "row", differs, page=0),
+        *map(setting, settings),
+        params,
+        measured("PPL", cells.perplexity, "val/ppl.mean", likelihood, 10, page=5),
+        *(one for key, name in task.others.items() for one in mean_of(name, f"val/{key}", rank=6)),
+        measured(title, cells.score, f"{main}.mean", scored, page=1),
+        column(f"{title} 95 %", cells.row_interval, f"{main}.low", "For this row alone.", 9, page=1, below=True),
     ]
     if paper and paper.split == "test":
-        columns.append(mean_of(f"test {title}", f"test/{measure.name}", "Of the test set."))
-        columns.append(mean_of("test BLEU tok.", "test/bleu_tokenised", tokenised, 7))
+        columns += mean_of(f"test {title}", f"test/{measure.name}", "Of the test set.")
+        columns += [one for key, name in task.others.items() for one in mean_of(f"test {name}", f"test/{key}", rank=7)]
     if paper and any(row.flops for row in paper.rows):
-        columns.append(
-            measured("FLOPs", lambda row: cells.short(row.results.flops), "Of the matrix products of a training.")
-        )
-    columns += [
-        column(f"Δ {title}", lambda row: cells.score_difference(row) if compares else "", still_moves),
-        column("Δ 95 %", lambda row: cells.interval(row.score and row.score.difference, "+z"), together, 13),
-        column("p", lambda row: cells.p_value(row.score and row.score.p_value), chance, 12),
-        column("detectable Δ", cells.detectable, power, 6),
-        column("seeds", lambda row: cells.seed_counts(row.results), "Finished trainings; 2/3: two of three.", 11),
-    ]
-    if not paper:
-        return columns
-    source, number = f"The paper's number for the same row: {paper.source}.", cells.number
-    others = ", ".join(f"{row.label} {row.score:g}" for row in paper.others)
-    of_score, difference = f"test {title}" if paper.split == "test" else title, paper.difference
-    return [
-        *columns,
-        printed("PPL", lambda row: number(row.ppl, ".2f"), f"{source} It is per wordpiece.", 3),
-        printed(of_score, lambda row: number(row.score, ".1f"), source + (f" Others: {others}." if others else ""), 5),
-        printed(f"Δ {title}", lambda row: number(difference(row), "+z.1f"), "Minus the paper's base.", 4),
-        printed("params", lambda row: cells.short(row.params and row.params * 1e6), rank=1),
-        printed(
-            "FLOPs", lambda row: cells.short(row.flops), "Training time, times GPUs, times their sustained rate.", 2
-        ),
-    ]
+        columns.append(measured("FLOPs", cells.flops, "flops", "Of the matrix products of a training."))
+    if compares:
+        columns += [
+            column(f"Δ {title}", cells.score_difference, difference, f"{title} minus base's. {star}", page=2),
+            column("Δ 95 %", cells.difference_interval, f"{difference}.low", together, 13, page=2, below=True),
+            column("p", cells.p_value, f"{difference}.p", chance, 12, page=3),
+            column("detectable Δ", cells.detectable, f"{difference}.detectable", power, 6),
+        ]
+    columns.append(column("seeds", cells.seed_counts, "seeds", "Finished trainings; 2/3: two of three.", 11, page=6))
+    if paper:
+        source, others = f"The paper's number for the same row: {paper.source}.", paper.others
+        also = f" Others: {', '.join(f'{row.label} {row.score:g}' for row in others)}." if others else ""
+        cost, split = "Training time, times GPUs, times their sustained rate.", paper.split == "test"
+        score, key = (f"paper test {title}", f"test/{measure.name}") if split else (f"paper {title}", measure.name)
+        printed, of_base, change = cells.printed, "Minus the paper's base.", f"paper/{measure.name}.difference"
+        columns += [
+            column("paper PPL", printed("ppl", ".2f"), "paper/ppl", f"{source} It is per wordpiece.", 3),
+            column(score, printed("score", ".1f"), f"paper/{key}", source + also, 5),
+            column(f"paper Δ {title}", partial(cells.printed_difference, paper), change, of_base, 4, page=4),
+            column("paper params", printed("weights"), "paper/params", rank=1),
+            column("paper FLOPs", printed("flops"), "paper/flops", cost, 2),
+        ]
+    shown = {one.key for one in columns}
+    return columns + [Column(key=key, values=[one[key] for one in values]) for key in values[0] if key not in shown]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Records: the lines of the CSV file, with numbers at full precision
-
-
-def _record(row: TableRow, keys: list[str], metrics: list[str], paper: PublishedTable | None) -> dict[str, Any]:
+def _values(row: TableRow, keys: list[str], metrics: list[str], paper: PublishedTable | None) -> dict[str, Any]:
+    """Everything that programs get of a row, at full precision."""
     results, published, score = row.results, row.published, row.results.measure.name
     record: dict[str, Any] = {"name": results.name, "row": row.label} | {key: row.settings.get(key) for key in keys}
     record |= {"seeds": len(results.results), "done": len(results.done)}
@@ -201,6 +198,6 @@ def _record(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         "paper/ppl": published and published.ppl,
         printed_score: published and published.score,
         f"paper/{score}.difference": published and paper and paper.difference(published),
-        "paper/params": round(published.params * 1e6) if published and published.params else None,
+        "paper/params": published and published.weights,
         "paper/flops": published and published.flops,
     }

@@ -1,28 +1,20 @@
-"""The notes under a table: at most four, what a reader must know to believe it, and where all else is explained."""
+"""The notes under a table: at most four, of what a reader must know to believe it."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median_low
 from typing import Any
-
-import numpy as np
-from scipy.stats import norm, spearmanr
 
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
-from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys, standard_deviation
-from transformer_pl.report.statistics import LEVEL, MOST_SEEDS, POWER, Estimate, RowComparison, seeds_to_resolve
+from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
+from transformer_pl.report.statistics import POWER, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.result import exemptions
 
-FEWEST_ORDERED = 3  # rows beside the paper's, of which the table says how far they stand in its order
-REPETITIONS = 200  # of the paper's table, for how well it agrees with true differences
-PAPER_SPREAD = 0.25  # BLEU from seed to seed, taken for the paper's rows, which are of one training each
-UNEVEN = 5  # times the usual spread from seed to seed, above which a row, if over GAP, says how many seeds trained
-GAP = 1  # the least difference of interest: the table says how many seeds show it
-LEGEND = "What the columns mean: report.html (--format html). How they are computed: transformer_pl/report/README.md"
+FEWEST_ORDERED = 8  # rows beside the paper's, of which the table says how far they stand in its order
+LEGEND = "What the columns mean: report.html (--format html)."
 
 
 def summary(rows: Sequence[TableRow]) -> str:
@@ -81,14 +73,17 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
 def table_notes(
     rows: Sequence[TableRow], base: Config | None, paper: PublishedTable | None, added: Sequence[str] = ()
 ) -> list[str]:
-    """What the rows are, what marks mean, what is missing, and the link; the arguments are those of `build_table`."""
+    """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed.
+
+    The arguments are those of `build_table`.
+    """
     order = _order_note(rows, paper) if paper else ""
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
     notes = (
         (_training_note(rows, base or rows[0].results.config, paper), order),
-        (_significance_note(rows), _uneven_note(rows), _convergence_note(rows)),
-        (_gaps_note(rows), _stopped_note(rows), _watching_note(rows), exempt, *added),
-        (LEGEND,),
+        (_significance_note(rows), exempt, LEGEND),
+        (_convergence_note(rows),),
+        (_gaps_note(rows), _stopped_note(rows), _watching_note(rows), *added),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
 
@@ -132,50 +127,20 @@ def _watching_note(rows: Sequence[TableRow]) -> str:
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
-    """How far our differences from base stand in the paper's order, beside that of the parameters, and how many agree
-    with the paper's. Nothing of few rows, nor of equal values."""
+    """How far our differences from base stand in the paper's order; nothing of few rows, nor of equal values."""
     known = [
-        (ours, printed, row.results.params or 0, row.score and row.score.difference)
+        (ours, printed)
         for row in rows
         if row.published and (ours := row.difference()) is not None
         if (printed := paper.difference(row.published)) is not None
     ]
-    if len(known) < FEWEST_ORDERED:
+    if len(known) < FEWEST_ORDERED or min(len(set(values)) for values in zip(*known, strict=True)) == 1:
         return ""
-    *numbers, estimates = zip(*known, strict=True)
-    if min(len(set(values)) for values in numbers[:2]) == 1:
-        return ""
-    ours = spearmanr(*numbers[:2]).statistic
-    note = f"Spearman's rank correlation with the paper's differences in {rows[0].results.measure.title}: {ours:+.2f} "
-    note += f"({len(known)} rows"
-    if len(known) > FEWEST_ORDERED:  # Bonett and Wright 2000, "Sample size requirements for ... correlations"
-        half_width = norm.ppf(0.975) * np.sqrt((1 + ours**2 / 2) / (len(known) - 3))
-        low, high = np.tanh(np.arctanh(np.clip(ours, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
-        note += f"; 95 % interval, over rows: {low:+.2f} to {high:+.2f}"
-    note += "). "
-    if len(set(numbers[2])) > 1:
-        of_size, between = (spearmanr(numbers[2], one).statistic for one in (numbers[1], numbers[0]))
-        note += f"The number of parameters alone has {of_size:+.2f}"
-        if (rest := (1 - of_size**2) * (1 - between**2)) > 1e-9:
-            note += f"; ours, given the parameters, {(ours - of_size * between) / np.sqrt(rest):+.2f}"
-        note += ". "
-    again = np.random.default_rng(0).normal(numbers[1], PAPER_SPREAD, (REPETITIONS, len(known)))
-    ceiling = np.mean([spearmanr(numbers[1], row).statistic for row in again])
-    note += f"Even a table without errors would have about {ceiling:+.2f}, if the paper's seeds spread by "
-    note += f"{PAPER_SPREAD:g} (assumed). "
-    compared = [(one, printed) for one, printed in zip(estimates, numbers[1], strict=True) if one]
-    if compared:
-        agree, none = (sum(_agree(one, sign * printed) for one, printed in compared) for sign in (1, 0))
-        note += f"The paper's difference is compatible with ours in {agree} of {len(compared)} rows; no difference "
-        note += f"would be in {none}."
-    return note.rstrip()
-
-
-def _agree(ours: Estimate, printed: float) -> bool:
-    """Whether the paper's difference is inside our interval of this row alone, widened by the error of two trainings
-    with one seed."""
-    wider = ours._replace(variance_by_sentences=ours.variance_by_sentences + 2 * PAPER_SPREAD**2)
-    return abs(ours.value - printed) <= wider.half_width(LEVEL)
+    correlation, (low, high) = rank_correlation(*zip(*known, strict=True))
+    return (
+        f"Spearman's rank correlation with the paper's differences: {correlation:+.2f} "
+        f"({len(known)} rows; 95 % interval: {low:+.2f} to {high:+.2f})."
+    )
 
 
 def _convergence_note(rows: Sequence[TableRow]) -> str:
@@ -191,8 +156,6 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     elif known:
         finished = "rows" if all(row.results.done for row in rows) else "finished rows"
         note += f"All {finished} had converged. " if not unknown else f"{counted(len(known), 'row')} had converged. "
-    if any(row.is_provisional for row in rows):
-        note += f"{UNCONVERGED} at a difference: the losses of row and base were still changing at different rates."
     return note.rstrip()
 
 
@@ -207,46 +170,12 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if seeds[0] == 1:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
     if tested := sum(one.p_value is not None for one in compared):
-        note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}"
-        seeds_of = [
-            (row.score.difference, (len(row.results.done), len(row.base.done)))
-            for row in rows
-            if row.base and row.score and row.score.difference
-        ]
-        if pairs := [(one, both) for one, both in seeds_of if min(both) > 1]:
-            needed = seeds_to_resolve(GAP, pairs)
-            note += f"; a difference of {GAP} {rows[0].results.measure.title} needs "
-            note += f"{needed} seeds a row" if needed else f"more than {MOST_SEEDS} seeds a row, or more sentences"
-            note += f"{'' if needed else ','} in half of the rows" if len(pairs) > 1 else ""
-        note += ". "
+        note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
     if apart := [row.title for row in rows if row.score and row.score.is_apart]:
-        note += f"Seeds of {', '.join(apart)} spread unlike those of the other rows and do not inform their variances."
+        note += f"The seeds of {', '.join(apart)} spread unlike those of the other rows."
     return note.rstrip()
-
-
-def _uneven_note(rows: Sequence[TableRow]) -> str:
-    """Of rows whose seeds spread far more than those of others: how many trained better than the rest, and the scores
-    of both.
-
-    The seeds are divided where the losses of two that follow each other differ most.
-    """
-    known = [(row, spread) for row in rows if (spread := standard_deviation(row.results.scores)) is not None]
-    said = []
-    for row, spread in known:
-        difference = row.difference()
-        if difference is not None and spread > max(GAP, UNEVEN * median_low(one for _, one in known)):
-            seeds = sorted(zip(np.log(row.results.values("val/ppl")), row.results.scores, strict=True))
-            losses, scores = np.array(seeds).T
-            scores += difference - scores.mean()
-            best = 1 + int(np.argmax(np.diff(losses)))
-            said.append(
-                f"By validation loss {row.title} trained better with {best} of {len(scores)} seeds: "
-                f"{scores[:best].mean():+.1f} {row.results.measure.title} from base; with the rest "
-                f"{scores[best:].mean():+.1f}."
-            )
-    return " ".join(said)
 
 
 def _no_differences(rows: Sequence[TableRow]) -> str:

@@ -77,26 +77,15 @@ class PageColumn(NamedTuple):
     """A column of the page's table."""
 
     column: Column
-    below: Column | None = None  # its cells stand in small print below those of the column
-    folded: bool = False  # shown only on demand
+    below: Column | None  # its cells stand in small print below those of the column
+    folded: bool  # shown only on demand
 
 
 def page_columns(table: Table) -> list[PageColumn]:
-    """The columns for the page: what a reader compares first stands first, with intervals below the numbers.
-
-    Of a search the drawn settings come last.
-    """
-    first, *others = table.columns
-    if not table.rows:
-        return [PageColumn(one) for one in (first, *sorted(others, key=lambda one: one.setting))]
-    results = {column.name: column for column in others if not column.setting}
-    title = table.rows[0].results.measure.title
-    below = {title: f"{title} 95 %", f"Δ {title}": "Δ 95 %"}  # by the column above
-    below |= dict.fromkeys(("p", f"paper Δ {title}", "PPL", "seeds"), "")
-    shown = [PageColumn(first)]
-    shown += [PageColumn(results[name], results.get(small)) for name, small in below.items() if name in results]
-    folded = [one for one in others if one.setting or one.name not in {*below, *below.values()}]
-    return shown + [PageColumn(one, folded=True) for one in folded]
+    """The columns for the page, by their places on it; those without one come last."""
+    intervals = {column.page: column for column in table.columns if column.below}
+    columns = sorted((one for one in table.columns if not one.below), key=lambda one: (one.page is None, one.page or 0))
+    return [PageColumn(one, intervals.get(one.page), one.page is None) for one in columns]
 
 
 def _inline_svg(path: Path) -> str:

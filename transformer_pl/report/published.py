@@ -25,6 +25,11 @@ class PublishedRow(Section):
     params: float | None = Field(None, description="in millions")
     flops: float | None = Field(None, description="of the training: time * GPUs * sustained rate")
 
+    @property
+    def weights(self) -> int | None:
+        """The number of its parameters."""
+        return None if self.params is None else round(self.params * 1e6)
+
     @cached_property
     def config(self) -> Config:
         """The row's config at the paper's own scale."""

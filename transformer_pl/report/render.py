@@ -23,23 +23,53 @@ NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones 
 
 
 class Column(NamedTuple):
-    """A column of a table, what it means, and how it is treated where space is short."""
+    """A column of a table: cells for people, values for programs, or both.
 
-    name: str  # the heading
-    cells: list[str]
-    setting: bool = False  # a setting in which the rows differ, rather than a result
-    drop_rank: int | None = None  # a terminal that is too narrow drops columns by rank, 0 first; None: never
+    page: its place on the page, from the left; None: shown only on demand. A column that is `below` stands in small
+    print below the one before it. drop_rank: a terminal that is too narrow drops columns by rank, 0 first; None: never.
+    """
+
+    name: str = ""  # the heading; empty: for programs alone
+    cells: Sequence[str] = ()
+    key: str = ""  # in CSV and JSON; empty: for people alone
+    values: Sequence[Any] = ()  # at full precision; None where nothing was measured
     meaning: str = ""  # for a reader who knows the paper
+    drop_rank: int | None = None
+    page: int | None = None
+    below: bool = False
 
 
 class Table(NamedTuple):
-    """Columns of text for people, records with the same content for programs, and notes."""
+    """Columns, and what stands above and below them."""
 
-    columns: list[Column]
-    records: list[dict[str, Any]]  # one per row, with the same keys; numbers at full precision
-    notes: list[str]
+    all_columns: Sequence[Column]  # also those that are empty
+    notes: Sequence[str] = ()
     rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
+
+    @classmethod
+    def of_records(cls, records: Sequence[dict[str, Any]]) -> "Table":
+        """A table for programs alone. The records have the same keys."""
+        return cls([Column(key=key, values=[record[key] for record in records]) for key in (records or [{}])[0]])
+
+    def titled(self, title: str) -> "Table":
+        """The table with its title in each record, and before its summary."""
+        column = Column(key="table", values=[title] * len(self.records))
+        return self._replace(
+            all_columns=[column, *self.all_columns], summary=self.summary and f"{title}: {self.summary}"
+        )
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns for people."""
+        return [column for column in self.all_columns if column.name and any(column.cells)]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One for each row, for programs."""
+        columns = [column for column in self.all_columns if column.key]
+        rows = zip(*(column.values for column in columns), strict=True)
+        return [dict(zip([column.key for column in columns], row, strict=True)) for row in rows]
 
     @property
     def opening(self) -> list[str]:
@@ -51,7 +81,7 @@ class Table(NamedTuple):
 
         Columns are dropped by their rank until the others fit. A note names those that are hidden.
         """
-        console, shown, notes = Console(width=UNBROKEN), self.columns, self.notes
+        console, shown, notes = Console(width=UNBROKEN), self.columns, list(self.notes)
         for last in sorted({column.drop_rank for column in self.columns if column.drop_rank is not None}):
             if console.measure(_grid(shown)).minimum <= width:
                 break
@@ -71,17 +101,18 @@ class Table(NamedTuple):
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
+        text, records = io.StringIO(), self.records
+        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.records)
+        writer.writerows(records)
         return text.getvalue()
 
     def latex(self) -> str:
         """A `tabular` with booktabs rules and the notes below it, to be included by \\input."""
-        lines = [[one.name for one in self.columns], *zip(*(one.cells for one in self.columns), strict=True)]
+        columns = self.columns
+        lines = [[one.name for one in columns], *zip(*(one.cells for one in columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
-        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
+        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
         notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
         opening = [rf"\noindent {_latex(self.summary)}\par\medskip"] if self.summary else []
@@ -91,7 +122,7 @@ class Table(NamedTuple):
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
         records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
-        content = {"summary": self.summary, "rows": records, "notes": self.notes, "columns": columns}
+        content = {"summary": self.summary, "rows": records, "notes": list(self.notes), "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -99,12 +99,6 @@ class TableRow:
     loss: RowComparison | None
 
     @property
-    def is_provisional(self) -> bool:
-        """Whether the difference from base had not settled: of the same seed, one loss fell faster than the other."""
-        ended = convergence.of_difference(self.results.endings, self.base.endings) if self.base else None
-        return ended is not None and ended.still_moves
-
-    @property
     def label(self) -> str:
         """The paper's label as the paper prints it, such as (A). The row that differences are to is always `base`."""
         label = self.published.label if self.published else ""

@@ -18,14 +18,22 @@ def search_table(results: SearchResults) -> Table:
     """The table of a search: the drawn values, the goals, the parameters and the state of every trial, with notes."""
     rows = results.records
     names = [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows]
-    columns = [Column("trial", [marked(name, row["exempt"]) for name, row in zip(names, rows, strict=True)])]
-    for key in results.search.space:
-        columns.append(Column(without_section(key), [_cell(key, row[key]) for row in rows], setting=True))
+
+    def column(name: str, cells: list[str], key: str, page: int = 1, rank: int | None = None) -> Column:
+        return Column(name, cells, key, [row[key] for row in rows], drop_rank=rank, page=page)
+
+    columns = [
+        column("trial", [marked(name, row["exempt"]) for name, row in zip(names, rows, strict=True)], "trial", 0)
+    ]
+    for key in results.search.space:  # on the page the drawn values come last
+        columns.append(column(without_section(key), [_cell(key, row[key]) for row in rows], key, page=2))
     for metric in results.metrics:
-        cells = [_cell(metric, row[metric]) for row in rows]
-        columns.append(Column(metric, cells, drop_rank=None if metric in results.search.goals else 1))
-    columns.append(Column("state", [row["state"] for row in rows]))
-    return Table([column for column in columns if any(column.cells)], rows, _notes(results))
+        rank = None if metric in results.search.goals else 1
+        columns.append(column(metric, [_cell(metric, row[metric]) for row in rows], metric, rank=rank))
+    columns.append(column("state", [row["state"] for row in rows], "state"))
+    others = [key for key in rows[0] if key not in {one.key for one in columns}] if rows else []
+    columns += [Column(key=key, values=[row[key] for row in rows]) for key in others]
+    return Table(columns, _notes(results))
 
 
 def _notes(results: SearchResults) -> list[str]:

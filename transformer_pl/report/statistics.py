@@ -18,7 +18,6 @@ own, while the sentences are the same.
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
-POWER, MOST_SEEDS = 0.8, 50  # of `Estimate.detectable` and `seeds_to_resolve`
+POWER = 0.8  # of `Estimate.detectable`
 DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
 
 
@@ -294,18 +293,6 @@ def _are_comparable(row: Sample, base: Sample) -> bool:
     return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
-def seeds_to_resolve(gap: float, compared: Sequence[tuple[Estimate, tuple[int, int]]]) -> int | None:
-    """The seeds a row with which the test finds a true difference `gap` in 80 % of cases, in half of the rows; None:
-    over MOST_SEEDS.
-
-    compared: differences, and the seeds of row and base. Their variances and the correction stay as they are.
-    """
-    for S in range(2, MOST_SEEDS + 1):
-        if median_low(of_seeds(one, seeds, S).detectable for one, seeds in compared) <= gap:
-            return S
-    return None
-
-
 def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:
     """The standard deviation from seed to seed, by the median of the rows; None where it is not known.
 
@@ -326,11 +313,9 @@ def found_by_plan(spread: float, seeds: int, rows: int) -> float:
     return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).detectable
 
 
-def of_seeds(one: Estimate, seeds: tuple[int, int], S: int) -> Estimate:
-    """The difference as it would be with S seeds of row and base in place of `seeds`."""
-    parts = tuple(
-        Part(part.variance * now / S, max(S - 1, part.freedom + S - now))
-        for part, now in zip(one.parts, seeds, strict=True)
-    )
-    freedom = one.degrees_of_freedom and one.degrees_of_freedom * (S - 1) / (sum(seeds) / 2 - 1)
-    return one._replace(parts=parts, degrees_of_freedom=freedom)
+def rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Spearman's rank correlation of at least four pairs, and its 95 % interval (Bonett and Wright 2000)."""
+    r = float(stats.spearmanr(ours, theirs).statistic)
+    half_width = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt((1 + r**2 / 2) / (len(ours) - 3))
+    low, high = np.tanh(np.arctanh(np.clip(r, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
+    return r, (float(low), float(high))

@@ -38,12 +38,7 @@ class Convergence(NamedTuple):
     @property
     def still_falls(self) -> bool:
         """Whether the training had not converged: it fell by more than LIMIT, and by more than its noise explains."""
-        return self.fall > 0 and self.still_moves
-
-    @property
-    def still_moves(self) -> bool:
-        """Whether a difference had not settled: the same, in either direction."""
-        return abs(self.fall) > max(LIMIT, NOISES * (self.noise or 0.0))
+        return self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
 
     def as_ending(self) -> Ending:
         """As a result keeps it."""
@@ -96,19 +91,4 @@ def of_seeds(seeds: Sequence[Convergence | None]) -> Convergence | None:
         statistics.fmean(seed.fall for seed in known),
         math.hypot(*noises) / len(known) if len(noises) == len(known) else None,
         sum(seed.validations for seed in known),
-    )
-
-
-def of_difference(row: Sequence[Convergence | None], base: Sequence[Convergence | None]) -> Convergence | None:
-    """How far the loss of a row fell beyond that of base, the mean over the seeds that are known of both."""
-    return of_seeds(
-        [
-            Convergence(
-                one.fall - other.fall,
-                None if one.noise is None or other.noise is None else math.hypot(one.noise, other.noise),
-                one.validations + other.validations,
-            )
-            for one, other in zip(row, base, strict=False)
-            if one and other
-        ]
     )
