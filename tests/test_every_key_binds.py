@@ -249,10 +249,6 @@ RUNNING = {  # what shows it, of the trial with the change and of the one withou
     # two validations of 8 sentences and the likelihoods of 8 and 6, each of which was one batch; then the outputs of
     # all 14, which were one batch, too
     Change("trainer.eval_tokens", 1): (lambda made, base: made.batches(False) - base.batches(False), 3 * 7 + 5 + 13),
-    Change("trainer.tokenised_bleu", True): (
-        lambda made, base: ["test/bleu_tokenised" in one.trial.result().metrics for one in (made, base)],
-        [True, False],
-    ),
     Change("trainer.val_sample", 3, ALONE): (lambda made, base: made.batches(False) - base.batches(False), 2 * 3),
 }
 

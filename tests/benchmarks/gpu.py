@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {  # the scale, what differ
     "base": ("wmt14", {}, 28),
     "big": ("wmt14", BIG, 28),
 }
-NEVER = {"trainer.val_every": 10**6, "trainer.log_every": 10**6, "trainer.tokenised_bleu": False}
+NEVER = {"trainer.val_every": 10**6, "trainer.log_every": 10**6}
 WARM = 5  # steps before time is taken
 LEVELS = (1, 2, 4, 16)  # trials that share a card
 ACCUMULATE = (1, 2, 4, 8)  # parts of a batch, more where memory is not enough

@@ -11,8 +11,10 @@ from corpora import mistake
 from transformer_pl.config import Config, Data
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data import synthetic
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
-from transformer_pl.tasks.translation import Translation, paper_tokens, tokenised_bleu
+from transformer_pl.tasks import translation
+from transformer_pl.tasks.translation import PaperTranslation, Translation, paper_tokens, tokenised_bleu
 
 pytestmark = pytest.mark.core
 
@@ -109,3 +111,17 @@ def test_the_paper_s_bleu_is_that_of_multi_bleu_on_its_tokens():
     expected = multi_bleu(paper_tokens(hypotheses, "de"), paper_tokens(references, "de"))
     assert tokenised_bleu(hypotheses, references, "de") == pytest.approx(expected) and 20 < expected < 95
     assert tokenised_bleu(["das ist ein Haus"], ["ein Haus ist das"], "de") == 0  # no four in a row; not smoothed
+
+
+def test_a_task_scores_as_the_paper_did_beside_what_others_do():
+    hypotheses, references = ["ein E-Mail-Haus ist das ."], ["das ist ein E-Mail-Haus ."]
+    theirs, ours = (task.score(hypotheses, references, Config()) for task in (PaperTranslation(), Translation()))
+    tokenised = {"bleu_tokenised": tokenised_bleu(hypotheses, references, "de")}
+    assert theirs.metrics == ours.metrics | tokenised and theirs[1:] == ours[1:]
+    assert "val/bleu_tokenised" in PaperTranslation().metrics
+
+
+def test_the_paper_s_bleu_needs_its_package(monkeypatch):
+    monkeypatch.setattr(translation, "find_spec", lambda name: None)  # as where it is not installed
+    with pytest.raises(InputError, match="sacremoses"):
+        PaperTranslation().corpus(Data())

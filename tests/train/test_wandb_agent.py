@@ -64,7 +64,7 @@ def one_value(parameter):
 @pytest.mark.parametrize("path", PROBED, ids=lambda path: path.stem)
 def test_a_shipped_sweep_trains_under_the_agent(start, path):
     """Also with values as Python spells them."""
-    spelled = {"data.train_pairs": None, "trainer.tokenised_bleu": False, "optim.eps": 1e-05}
+    spelled = {"data.train_pairs": None, "optim.eps": 1e-05}
     _, process, runs = start(path, **spelled)
     assert process.wait(timeout=300) == 0
     (folder,) = runs.glob("trials/*")

@@ -142,7 +142,7 @@ def test_the_data_and_the_code_of_the_parts_count():
     assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(made)
 
 
-OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1, "trainer.tokenised_bleu": True}
+OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1}
 
 
 @pytest.mark.parametrize("key", OF_DECODING)

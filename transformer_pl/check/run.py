@@ -3,9 +3,7 @@
 The components run in a child process, because they may hang, crash or exit.
 """
 
-import hashlib
 import importlib.metadata
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 from transformer_pl.config import Component, Config, Model, not_papers, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import component_names, import_component
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError, collect_errors, described
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
@@ -157,4 +156,4 @@ def _digest(model: Model, vocab_size: int) -> str:
         "revision": CHECKS_REVISION,
         "torch": importlib.metadata.version("torch"),  # without importing it
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=Component.model_dump).encode()).hexdigest()[:12]
+    return value_digest(inputs, default=Component.model_dump)

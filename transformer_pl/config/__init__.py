@@ -22,11 +22,7 @@ from transformer_pl.config.keys import (
     without_section,
 )
 from transformer_pl.config.sizes import (
-    BOS,
-    EOS,
-    PAD,
     STACKS,
-    UNK,
     Site,
     Sizes,
     effective_sizes,
@@ -36,3 +32,4 @@ from transformer_pl.config.sizes import (
     sizes,
 )
 from transformer_pl.config.types import Callback, Component, Count, Plugin, Positive, Section
+from transformer_pl.config.vocabulary import BOS, EOS, PAD, UNK

@@ -8,7 +8,6 @@ is chosen at run time and files that code opens by itself are not seen.
 """
 
 import ast
-import hashlib
 import os
 import shutil
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
+from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.errors import installed
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -61,7 +61,7 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
 
 def _digest(path: str) -> str:
     code = [ast.unparse(statement) for _, statements in _code(path).values() for statement in statements]
-    return hashlib.sha256("\n".join(code).encode()).hexdigest()
+    return text_digest("\n".join(code))
 
 
 def _code(path: str) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:

@@ -165,8 +165,8 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, only precision, val_every, val_sample and tokenised_bleu are part of a trial's identity, and the
-    callbacks, unless `in_identity: false` beside its options says that one only watches.
+    Of these keys, only precision, val_every and val_sample are part of a trial's identity, and the callbacks, unless
+    `in_identity: false` beside its options says that one only watches.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: a GPU where there is one")
@@ -191,10 +191,7 @@ class Trainer(Section):
     )
     log_every: Count = Field(default=50, description="steps between logged values of the training loss")
     eval_tokens: Count = Field(default=4096, description="source, and as many target tokens, in an evaluation batch")
-    val_sample: Natural = Field(default=0, description="sentences scored at every validation, for val/bleu_sample")
-    tokenised_bleu: bool = Field(
-        default=False, description="also BLEU as in the paper: of Moses tokens, compounds split at their hyphens"
-    )
+    val_sample: Natural = Field(default=0, description="sentences scored at every validation")
     callbacks: Callbacks = Field(default=(), description="Lightning callbacks: import paths, with options")
     loggers: Loggers = Field(default=(), description="Lightning loggers beside metrics.jsonl and W&B, likewise")
 

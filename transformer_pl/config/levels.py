@@ -3,6 +3,7 @@
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from transformer_pl.runtime.files import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 DEFAULT_SCALE = "demo"
+SPREAD = "spread"  # of a scale's file: no key of a config, but what was measured with it
 
 
 class Level(NamedTuple):
@@ -115,14 +117,30 @@ def scale_names() -> list[str]:
 
 def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a user's YAML file."""
+    values = _read_scale(scale)
+    values.pop(SPREAD, None)
+    if "seed" in values:
+        raise InputError(f"scale {scale}: seed = {shown(values['seed'])}: is not the scale's; give --seed or --seeds")
+    return Level(f"scale {scale}", values)
+
+
+def scale_spread(scale: str) -> float | None:
+    """By how much scores at this scale differ from seed to seed: their standard deviation; None where it is not known.
+
+    Raises an InputError where it is no positive number.
+    """
+    spread = _read_scale(scale).get(SPREAD)
+    if spread is not None and not (isinstance(spread, int | float) and 0 < spread < math.inf):
+        raise InputError(f"scale {scale}: {SPREAD} = {shown(spread)}: must be a positive number; correct it")
+    return spread
+
+
+def _read_scale(scale: str) -> dict[str, Any]:
     names = scale_names()
     if scale not in names and not scale.endswith((".yaml", ".yml")):
         raise InputError(f"scale = {shown(scale)}: no such scale; known: {', '.join(names)}, or a file such as my.yaml")
     path = SCALES / f"{scale}.yaml" if scale in names else Path(scale)
-    values = {str(key): value for key, value in read_yaml(path).items()}
-    if "seed" in values:
-        raise InputError(f"scale {scale}: seed = {shown(values['seed'])}: is not the scale's; give --seed or --seeds")
-    return Level(f"scale {scale}", values)
+    return {str(key): value for key, value in read_yaml(path).items()}
 
 
 def parse_variant(variant: str, place: str) -> Level:

@@ -1,4 +1,4 @@
-"""What a model is built from: the sizes of a config with its multipliers applied, its components, its vocabulary."""
+"""What a model is built from: the sizes of a config with its multipliers applied, and its components."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from transformer_pl.config.keys import (
 )
 from transformer_pl.config.types import multiplied
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3  # the first tokens of every vocabulary
 STACKS = ("N_encoder", "N_decoder")
 
 

@@ -5,7 +5,6 @@ turns a JSON text such as 2021-01-01 into a date.
 """
 
 import gzip
-import hashlib
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from transformer_pl.config import Data
 from transformer_pl.data.selection import choose_splits
+from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
@@ -94,8 +94,8 @@ def digests(splits: Files) -> dict[str, list[str]]:
 
 
 def _digest(path: Path) -> str:
-    with reading(path, REMEDY), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with reading(path, REMEDY):
+        return file_digest(path)
 
 
 def lines(path: Path) -> Iterator[str]:

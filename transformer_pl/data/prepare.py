@@ -3,9 +3,7 @@
 The id is a hash of the corpus and of the tokenizer's settings, so a folder is never out of date.
 """
 
-import hashlib
 import itertools
-import json
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +15,7 @@ from transformer_pl.config import Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
 from transformer_pl.data.selection import Counts, OnProgress, count_pairs, used_pairs
 from transformer_pl.data.tokenizer import Tokenizer, build_tokenizer, tokenizer_settings
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import component_code
@@ -30,7 +29,7 @@ MOST_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, ev
 def fingerprint_id(data: Data, corpus: Corpus) -> str:
     """The name of the prepared folder: 16 hexadecimal digits for the corpus and the tokenizer's settings."""
     identity = {"fingerprint": corpus.fingerprint, "settings": _settings(data)}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return value_digest(identity, 16)
 
 
 def _settings(data: Data) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The options of commands on a sweep file, and the folder of a sweep's results."""
 
 import argparse
-import hashlib
 import json
 import os
 import shlex
@@ -23,6 +22,7 @@ from transformer_pl.runtime.command_line import (
     whole_number,
     whole_numbers,
 )
+from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.errors import suggestion
 
 BUDGET = 8  # tries per row of --retune
@@ -130,7 +130,7 @@ def sweep_folder(sweep: Any, options: TableOptions) -> Path:
     name, own = f"{sweep.name}@{Path(sweep.scale).stem}", sweep.scale not in scale_names()
     differs = other_table(options) + (json.dumps(scale_level(sweep.scale).values, default=str) if own else "")
     if differs:
-        name += "-" + hashlib.sha256(differs.encode()).hexdigest()[:6]
+        name += "-" + text_digest(differs, 6)
     return options.runs / "sweeps" / name
 
 

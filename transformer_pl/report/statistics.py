@@ -252,8 +252,8 @@ def correct(
     by_chance = _levels_by_chance(rows, base, differences)[:, order]
     least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # of this row and those with a larger p
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
-    steps = np.minimum(steps, p_values[order] * np.arange(len(rows), 0, -1))  # Holm's, which is exact where p is tiny
-    corrected = np.minimum(1, np.maximum.accumulate(steps))[np.argsort(order)]
+    corrected = np.maximum.accumulate(steps)[np.argsort(order)]
+    corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
     level = 1 - np.sort(least[:, 0])[math.ceil((1 - LEVEL) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
     return [
         (

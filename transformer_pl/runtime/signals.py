@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
 GROUP_GRACE_S = 100.0  # the same of a trial of several processes, which look for a signal only when they log
+JOB_GRACE_S = 120  # between SLURM's warning and the time limit of a job, in which all of its trials end
 
 
 class Stopped(BaseException):

@@ -3,8 +3,6 @@
 It is a journal file beside the table, or a database that several machines share.
 """
 
-import hashlib
-import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +28,7 @@ from transformer_pl.config.components import build
 from transformer_pl.config.levels import read_pairs
 from transformer_pl.config.types import plain_value
 from transformer_pl.plan.options import TableOptions
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError, described, suggestion, warn
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
@@ -189,7 +188,7 @@ def _study_name(search: Search, folder: Path) -> str:
     """
     space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
     common = [space, search.goals, search.scale, search.seed, search.sets, search.fixed]
-    return f"{folder.name}-{hashlib.sha256(json.dumps(common, sort_keys=True).encode()).hexdigest()[:6]}"
+    return f"{folder.name}-{value_digest(common, 6)}"
 
 
 def sampler(search: Search, words: Sequence[str] | None, number: int = 0) -> BaseSampler:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.config.levels import resolve, scale_level
+from transformer_pl.config.levels import resolve, scale_level, scale_spread
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan, tested_by
 from transformer_pl.plan.queue import GridQueue
@@ -22,8 +22,6 @@ from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import task_of
 from transformer_pl.train.rehearsal import check_all, check_match
 from transformer_pl.trials.runs_folder import finished_trials, read_plan
-
-SPREADS = {"demo": 0.7, "multi30k": 0.6}  # BLEU: `usual_spread` of the rows of Table 3 in sweeps/results
 
 
 def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
@@ -158,7 +156,7 @@ def difference_found(plan: Plan) -> str:
     source = "as in the finished trials"
     own = resolve([scale_level(sweep.scale)])
     if spread is None and all(getattr(sweep.base, part) == getattr(own, part) for part in ("model", "optim", "data")):
-        spread, source = SPREADS.get(sweep.scale), "as measured at this scale"
+        spread, source = scale_spread(sweep.scale), "as measured at this scale"
     if not spread:
         return ""
     return (

@@ -17,10 +17,10 @@ from rich.console import Console
 from transformer_pl.config.types import TEXT
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml, write_atomically
+from transformer_pl.runtime.signals import JOB_GRACE_S
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep.options import SweepOptions
 
-SAVE_S = 120  # before its time limit a worker must save and end
 MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
 SCRIPT = """\
@@ -107,14 +107,14 @@ def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, wo
         f"--output={_quoted(output)}/%A.%a.txt",
         "--open-mode=append",
         "--requeue",
-        f"--signal=B:USR1@{SAVE_S}",
+        f"--signal=B:USR1@{JOB_GRACE_S}",
     ]
     if broken := [line for line in lines if not re.fullmatch(TEXT, line)]:
         rule = "must be text without control characters; correct it"
         raise InputError(*(f"--launcher slurm: {shown(line)}: {rule}" for line in broken))
     command = [sys.executable, "-m", "transformer_pl.sweep", *words]
     return SCRIPT.format(
-        options="\n".join(f"#SBATCH {line}" for line in lines), save_s=SAVE_S, command=shlex.join(command)
+        options="\n".join(f"#SBATCH {line}" for line in lines), save_s=JOB_GRACE_S, command=shlex.join(command)
     )
 
 

@@ -5,6 +5,7 @@ sacreBLEU and sacremoses are imported where they are used: each takes half a sec
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -76,10 +77,7 @@ class Translation(Task):
         return f"{self.described} with the tokeniser {tokeniser(data.target)}"
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
-        """BLEU and chrF; also the paper's BLEU, where `trainer.tokenised_bleu` asks for it.
-
-        sacreBLEU splits Chinese, Japanese and Korean by tokenisers of their own, and all other languages alike.
-        """
+        """BLEU and chrF. sacreBLEU splits Chinese, Japanese and Korean by tokenisers of their own, all others alike."""
         from sacrebleu.metrics import BLEU, CHRF
 
         metric = BLEU(tokenize=tokeniser(config.data.target))
@@ -88,9 +86,24 @@ class Translation(Task):
         sums = np.sum(statistics, axis=0).tolist()
         whole = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")  # metric.corpus_score
         metrics = {"bleu": whole.score, "chrf": CHRF().corpus_score(hypotheses, [references]).score}
-        if config.trainer.tokenised_bleu:
-            metrics["bleu_tokenised"] = tokenised_bleu(hypotheses, references, primary(config.data.target))
         return Scores(metrics, statistics, str(metric.get_signature()))
+
+
+class PaperTranslation(Translation):
+    """Translation that is scored as the paper's authors did, too. Needs sacremoses."""
+
+    others = Translation.others | {"bleu_tokenised": "BLEU tok."}
+
+    def corpus(self, data: Data) -> Corpus:
+        if find_spec("sacremoses") is None:
+            install = "pip install -c constraints.txt -e '.[wmt]'"
+            raise InputError(f"data.task = {data.task}: needs the package sacremoses; {install}, or choose Translation")
+        return super().corpus(data)
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
+        scores = super().score(hypotheses, references, config)
+        tokenised = tokenised_bleu(hypotheses, references, primary(config.data.target))
+        return scores._replace(metrics=scores.metrics | {"bleu_tokenised": tokenised})
 
 
 def _synthetic(data: Data) -> Corpus:

@@ -2,7 +2,6 @@
 
 import os
 import re
-from importlib.util import find_spec
 
 from transformer_pl.config import Trainer
 from transformer_pl.runtime.environment import RANKS_OF
@@ -67,7 +66,7 @@ def _number(variable: str) -> int:
 
 
 def accelerator(trainer: Trainer, gpus: int) -> str:
-    """`cuda` or `cpu`: what a trial is trained on.
+    """`cuda` or `cpu`: what a trial is trained on, named to Lightning so that it cannot choose another.
 
     gpus: the number of GPUs that torch can use.
 
@@ -75,9 +74,6 @@ def accelerator(trainer: Trainer, gpus: int) -> str:
     without an end, or silently use another precision.
     """
     mistakes = []
-    if trainer.tokenised_bleu and find_spec("sacremoses") is None:
-        install = "pip install -c constraints.txt -e '.[wmt]'"
-        mistakes.append(f"trainer.tokenised_bleu = True: needs the package sacremoses; {install}, or set it to False")
     if trainer.num_nodes > 1 and not {TORCHRUN, STEP} & os.environ.keys():
         remedy = "needs srun or torchrun, which start this command on every node; use one, or leave it out"
         mistakes.append(f"trainer.num_nodes = {trainer.num_nodes}: {remedy}")

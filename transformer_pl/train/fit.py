@@ -101,7 +101,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         strategy = ModelParallelStrategy(ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
     trainer = L.Trainer(
         plugins=[*plugins, CheckpointFiles()],
-        accelerator=accelerator(config),
+        accelerator=devices.accelerator(config.trainer, torch.cuda.device_count()),
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
         strategy=strategy,
@@ -147,17 +147,14 @@ def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) ->
     return Fitted(earlier.result.steps, earlier.result.params, 0.0)
 
 
-def accelerator(config: Config) -> str:
-    """`cuda` or `cpu`, named to Lightning so that it cannot choose another.
-
-    Raises an InputError where this machine cannot train the trial as its config says.
-    """
-    return devices.accelerator(config.trainer, torch.cuda.device_count())
+def on_gpu(config: Config) -> bool:
+    """Whether a trial is trained on GPUs. Raises an InputError where this machine cannot train it as its config says."""
+    return devices.accelerator(config.trainer, torch.cuda.device_count()) == "cuda"
 
 
 def gpu_names(config: Config) -> list[str]:
     """The names of the GPUs of this machine that a trial is trained on; none where that is the CPU."""
-    count = config.trainer.devices if accelerator(config) == "cuda" else 0
+    count = config.trainer.devices if on_gpu(config) else 0
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
@@ -165,7 +162,7 @@ def compiles(config: Config) -> bool:
     """Whether model and loss are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
     if config.trainer.compile == "auto":
         whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
-        return whole and accelerator(config) == "cuda"
+        return whole and on_gpu(config)
     return config.trainer.compile == "on"
 
 

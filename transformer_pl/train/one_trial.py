@@ -38,7 +38,7 @@ def train_trial(run: TrialRun, rerun: bool, checked: Checked) -> int | None:
 
     None: another process has ended it meanwhile.
     """
-    fit.accelerator(run.config)
+    fit.on_gpu(run.config)  # or an InputError
     with shown_stages(command_console()) as on_progress:
         prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
     fit.start_libraries()
@@ -153,8 +153,7 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     )
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)
-    packages = (*PACKAGES, "sacremoses") if config.trainer.tokenised_bleu else PACKAGES
-    environment = describe_environment(packages) | {"commit": code_state()}
+    environment = describe_environment(PACKAGES) | {"commit": code_state()}
     environment |= {"gpus": fit.gpu_names(config), "threads": fit.use_threads(config, trial)}
     environment |= {"data": prepared.folder.name}
     environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])

@@ -7,9 +7,7 @@ child processes (`stages.py`): one trains to the end, a second one is stopped ha
 must come to the same weights and scores.
 """
 
-import hashlib
 import importlib.metadata
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +20,7 @@ from transformer_pl.check.run import check_models
 from transformer_pl.config import Component, Config, replaced, without_section
 from transformer_pl.config.components import BEFORE_OPTIONS, is_core
 from transformer_pl.config.option_files import file_digests
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import RANKS_OF, project_version
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import read_json, write_json
@@ -142,10 +141,10 @@ def _digest(config: Config) -> str:
         },
         "data": config.data.model_dump(),
         "average": config.decode.average > 1,
-        "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0, trainer.tokenised_bleu],
+        "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0],
         "versions": [REVISION, project_version(), *_versions(["torch", "lightning"])],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
+    return value_digest(inputs)
 
 
 def _versions(packages: Iterable[str]) -> list[str]:

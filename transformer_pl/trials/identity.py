@@ -1,7 +1,5 @@
 """The identity of a trial, which keys enter it, and how two configs differ."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +17,11 @@ from transformer_pl.config import (
     without_section,
 )
 from transformer_pl.config.option_files import file_digests, option_contents
+from transformer_pl.runtime.digests import value_digest
 
 # Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
 # the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
-RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample", "trainer.tokenised_bleu")
+RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample")
 CORE_REVISION = 5  # raised whenever the core's numerics change: older results are then no longer reused
 
 
@@ -78,12 +77,12 @@ class Identity:
     @cached_property
     def trial(self) -> str:
         """Of everything that decides on its result; machines and versions of packages only round differently."""
-        return _digest(self.inputs)
+        return value_digest(self.inputs)
 
     @cached_property
     def weights(self) -> str:
         """The same without the keys that only decoding reads."""
-        return _digest({key: value for key, value in self.inputs.items() if key not in _OF_DECODING})
+        return value_digest({key: value for key, value in self.inputs.items() if key not in _OF_DECODING})
 
 
 # The fingerprint of the data identifies the dataset better than these keys do.
@@ -92,7 +91,7 @@ _NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
 _OF_THE_HUB = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
 _AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
 _NOT_INPUTS = {*_OF_THE_CORPUS, "data.name", *_AS_PRODUCTS}
-_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra", "trainer.tokenised_bleu")
+_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
 
 
 def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:
@@ -132,7 +131,3 @@ def row_identity(config: Config) -> str:
 def same_row(config: Config, other: Config) -> bool:
     """Whether two configs are the same row of a table, whatever their seeds: base, if `other` is base."""
     return row_identity(config) == row_identity(other)
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
