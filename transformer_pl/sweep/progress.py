@@ -14,7 +14,7 @@ from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.terminal import format_duration, say
 
 DRAW_EVERY_S = 1.0  # in a terminal
-PRINT_EVERY_S = 5.0  # without one; later less often, so that the log of a long sweep stays short
+PRINT_EVERY_S = 60.0  # without one
 
 
 class _Bars(Progress):
@@ -39,10 +39,12 @@ class ProgressView:
         self.counts = dict.fromkeys(("done", "pruned", "diverged", "failed"), 0)  # of those that ended here
         self.waits: str | None = None  # what the queue waits for while nothing runs
         self._trained = 0.0  # FLOPs of the trials that ended here
-        self._started_s = self._shown_s = time.monotonic()
+        self._shown_s = time.monotonic()
         columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
         self.bars = _Bars(*columns, console=console, auto_refresh=False, transient=True, expand=True)
         self.bars.speed_estimate_period = 3600.0  # seconds: a step is seen when it is logged
+        self.bars.add_task("the sweep", total=1.0, visible=False)  # as a share of its FLOPs
+        (self.whole,) = self.bars.tasks
 
     def __enter__(self) -> "ProgressView":
         if self.console.is_interactive:
@@ -77,7 +79,7 @@ class ProgressView:
     def refresh(self) -> None:
         """Draw or print the state, if it is time to. Call this often."""
         now, draws = time.monotonic(), self.console.is_interactive
-        if now - self._shown_s < (DRAW_EVERY_S if draws else max(PRINT_EVERY_S, (now - self._started_s) / 20)):
+        if now - self._shown_s < (DRAW_EVERY_S if draws else PRINT_EVERY_S):
             return
         self._shown_s = now
         for task in self.running.values():
@@ -85,10 +87,8 @@ class ProgressView:
         self.bars.summary = self._summary()
         if draws:
             self.bars.refresh()
-            return
-        for task in self.running.values():
-            self.say(f"  {task.description:24} {task.fields['state']}")
-        self.say(f"  {self.bars.summary}")
+        else:
+            self.say(f"  {self.bars.summary}")
 
     def _look_at(self, task: Task) -> None:
         """Update the bar of a trial by the last line of its metrics since it was started."""
@@ -105,16 +105,17 @@ class ProgressView:
         self.bars.update(task.id, state=state.rstrip())
 
     def _summary(self) -> str:
-        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`, at the FLOPs per second until now."""
+        """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`."""
         (waiting, to_do), trained = self.queue.left(), self._trained
         for task in self.running.values():
             to_do += self._flops(task, task.remaining or 0)
             trained += self._flops(task, task.completed - task.fields["begun"])
         counts = self.counts | {"cached": self.cached, "running": len(self.running), "waiting": waiting}
         parts = [*(f"{count} {state}" for state, count in counts.items() if count), self.waits]
-        elapsed = time.monotonic() - self._started_s
-        left = f", about {format_duration(to_do * elapsed / trained)} left" if to_do and trained else ""
-        return f"{', '.join(filter(None, parts))}; {format_duration(elapsed)} so far{left}"
+        self.bars.update(self.whole.id, completed=trained / max(1.0, trained + to_do))
+        remaining, elapsed = self.whole.time_remaining, format_duration(self.whole.elapsed or 0.0)
+        left = f", about {format_duration(remaining)} left" if remaining else ""
+        return f"{', '.join(filter(None, parts))}; {elapsed} so far{left}"
 
     def _flops(self, task: Task, steps: float) -> float:
         """The FLOPs of so many steps of a running trial."""

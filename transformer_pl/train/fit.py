@@ -148,7 +148,7 @@ def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) ->
 
 
 def on_gpu(config: Config) -> bool:
-    """Whether a trial is trained on GPUs. Raises an InputError where this machine cannot train it as its config says."""
+    """Whether a trial is trained on GPUs. Raises an InputError where this machine cannot do as its config says."""
     return devices.accelerator(config.trainer, torch.cuda.device_count()) == "cuda"
 
 
