@@ -35,12 +35,12 @@ def written(axes):
     return sorted("".join(text.get_text().split()) for text in names_of(axes))
 
 
-def table_row(name, score, params=1e6, ppl=3.0, error=1.0, is_apart=False):
+def table_row(name, score, params=1e6, ppl=3.0, error=1.0, is_outlier=False):
     """A row beside a base of 60. error: the standard error of its difference."""
     metrics = {"val/bleu": score, "val/ppl": ppl}
     result = a_result(metrics=metrics, params=int(params), flops=1e9, steps=1000)
     base = RowResults(Config(), [a_result(metrics={"val/bleu": 60.0, "val/ppl": 3.0})], ["done"])
-    compared = RowComparison(Estimate(score, (), 1.0, 50), Estimate(score - 60, (), error, 50), 0.5, is_apart)
+    compared = RowComparison(Estimate(score, (), 1.0, 50), Estimate(score - 60, (), error, 50), 0.5, is_outlier)
     results = RowResults(Config(), [result], ["done"], name=name)
     return TableRow(results, {}, None, False, base, compared, None)
 
@@ -66,11 +66,11 @@ def test_names_are_whole_and_lie_on_nothing(figure):
     assert not any(frame.overlaps(box) for box in boxes)  # so no point and no line of the data is under a name
 
 
-@pytest.mark.parametrize("is_apart", [False, True])
-def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_apart):
-    wild = table_row("big", 40, error=30.0, is_apart=is_apart)
+@pytest.mark.parametrize("is_outlier", [False, True])
+def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_outlier):
+    wild = table_row("big", 40, error=30.0, is_outlier=is_outlier)
     low, high = drawn(forest([*ROWS, wild], [None] * len(ROWS) + [0.6]).figure).get_xlim()
-    assert low < -20 and (low > -25 and high < 5) == is_apart
+    assert low < -20 and (low > -25 and high < 5) == is_outlier
 
 
 @pytest.mark.parametrize("printed", [[None, None], [None, 0.0], [0.5, -0.5]])

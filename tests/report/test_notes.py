@@ -9,7 +9,7 @@ from helpers import a_result
 from scipy.stats import rankdata
 
 from transformer_pl.config import Config
-from transformer_pl.report.moderation import Part
+from transformer_pl.report.moderation import SeedVariance
 from transformer_pl.report.notes import summary, table_notes
 from transformer_pl.report.published import PublishedRow, read_published
 from transformer_pl.report.rows import RowResults, TableRow
@@ -54,7 +54,7 @@ def test_the_order_has_the_interval_of_bonett_and_wright():
 
 def test_no_end_of_an_interval_looks_like_zero_in_the_sentence_of_a_table():
     """It is written in as many digits as in the table's cells."""
-    difference = Estimate(-1.6, (Part(0.5, 4.0), Part(0.01, 4.0)), 0.0, 8.0)
+    difference = Estimate(-1.6, (SeedVariance(0.5, 4.0), SeedVariance(0.01, 4.0)), 0.0, 8.0)
     difference = difference._replace(value=0.01 - difference.half_width(difference.level) - 0.02)
     row = replace(table_row([8, 9]), score=RowComparison(difference, difference, 0.04))
     low, high = re.findall(r"95 %: ([\d.]+) to ([\d.]+)", summary([row]))[0]

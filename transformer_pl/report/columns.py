@@ -4,6 +4,7 @@ A row shows where it differs from base, in the paper's numbers whatever the scal
 never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ from transformer_pl.report.rows import (
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.trial import Trial
 
 Cell = Callable[[TableRow], str]
 
@@ -42,12 +44,14 @@ def table_of(
 
     folder: the sweep's, which knows what was planned when its training started.
     """
-    trials = [[one.trial for one in planned if one.row == place] for place in range(len(sweep.rows))]
-    rows = [read_row(row.configs[0], of_row, row.name) for row, of_row in zip(sweep.rows, trials, strict=True)]
+    trials: list[list[Trial]] = [[] for _ in sweep.rows]
+    for planned_trial in planned:
+        trials[planned_trial.row].append(planned_trial.trial)
+    rows = [read_row(row.configs[0], seeds, row.name) for row, seeds in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
     leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
-    for prepared in dict.fromkeys(one.prepared for one in planned):
+    for prepared in dict.fromkeys(trial.prepared for trial in planned):
         with suppress(InputError):  # it is not here
             leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"]))
     return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed])
@@ -74,15 +78,15 @@ def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[st
     None: not measured, as the trial has no result.
     """
     settings = [row_settings(row.configs[0]) for row in sweep.rows]
-    keys, results = _differing_keys(settings), [one.trial.result() for one in planned]
+    keys, results = _differing_keys(settings), [trial.trial.result() for trial in planned]
     metrics = dict.fromkeys(name for result in results if result for name in result.metrics)
     return [
-        {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[one.row].name, "seed": one.config.seed}
-        | {"state": one.trial.state(), "id": one.identity.trial}
-        | {key: settings[one.row].get(key) for key in keys}
+        {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[trial.row].name, "seed": trial.config.seed}
+        | {"state": trial.trial.state(), "id": trial.identity.trial}
+        | {key: settings[trial.row].get(key) for key in keys}
         | {key: result and getattr(result, key) for key in ("params", "steps", "flops", "wall_s")}
         | {name: result and result.metrics.get(name) for name in metrics}
-        for one, result in zip(planned, results, strict=True)
+        for trial, result in zip(planned, results, strict=True)
     ]
 
 
@@ -98,11 +102,14 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]
     metrics = dict.fromkeys(["val/ppl", f"val/{measure.name}"])
     metrics |= dict.fromkeys(name for row in rows for result in row.results.done for name in result.metrics)
     settings = _differing_keys([row.settings for row in rows])
-    values = [_values(row, settings, list(metrics), paper) for row in rows]
+    records = [_values(row, settings, list(metrics), paper) for row in rows]
+
+    def values(key: str) -> list[Any]:
+        return [record[key] for record in records]
 
     def column(name: str, cell: Cell, key: str, meaning: str = "", rank: int | None = None, **options: Any) -> Column:
         """name, cell: the heading, and the text of a row. key: of its values. rank, options: those of a Column."""
-        return Column(name, [cell(row) for row in rows], key, [one[key] for one in values], meaning, rank, **options)
+        return Column(name, [cell(row) for row in rows], key, values(key), meaning, rank, **options)
 
     def measured(name: str, cell: Cell, *about: Any, **options: Any) -> Column:
         """A cell without a number says why."""
@@ -114,8 +121,8 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]
         return [measured(name, text, f"{metric}.mean", meaning, rank)] if metric in metrics else []
 
     def setting(key: str) -> Column:
-        texts, values_of = cells.setting_cells(key, rows), [one[key] for one in values]
-        return Column("P_drop" if key == "model.p_drop" else without_section(key), texts, key, values_of, drop_rank=0)
+        name = "P_drop" if key == "model.p_drop" else without_section(key)
+        return Column(name, cells.setting_cells(key, rows), key, values(key), drop_rank=0)
 
     title, main, difference = measure.title, f"val/{measure.name}", f"val/{measure.name}.difference"
     differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
@@ -128,20 +135,21 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]
     together = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
     power = "The true difference that this row's seeds would find in 80 % of cases."
     compares = any(row.difference() is not None for row in rows)
-    params = Column("params", cells.params(rows), "params", [one["params"] for one in values], "Trained weights.", 8)
+    params = Column("params", cells.params(rows), "params", values("params"), "Trained weights.", 8)
     columns = [
-        Column(key="name", values=[one["name"] for one in values]),
+        Column(key="name", values=values("name")),
         column("row", cells.title, "row", differs, page=0),
         *map(setting, settings),
         params,
         measured("PPL", cells.perplexity, "val/ppl.mean", likelihood, 10, page=5),
-        *(one for key, name in task.others.items() for one in mean_of(name, f"val/{key}", rank=6)),
+        *itertools.chain.from_iterable(mean_of(name, f"val/{key}", rank=6) for key, name in task.others.items()),
         measured(title, cells.score, f"{main}.mean", scored, page=1),
         column(f"{title} 95 %", cells.row_interval, f"{main}.low", "For this row alone.", 9, page=1, below=True),
     ]
     if paper and paper.split == "test":
         columns += mean_of(f"test {title}", f"test/{measure.name}", "Of the test set.")
-        columns += [one for key, name in task.others.items() for one in mean_of(f"test {name}", f"test/{key}", rank=7)]
+        for key, name in task.others.items():
+            columns += mean_of(f"test {name}", f"test/{key}", rank=7)
     if paper and any(row.flops for row in paper.rows):
         columns.append(measured("FLOPs", cells.flops, "flops", "Of the matrix products of a training."))
     if compares:
@@ -165,8 +173,8 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]
             column("paper params", printed("weights"), "paper/params", rank=1),
             column("paper FLOPs", printed("flops"), "paper/flops", cost, 2),
         ]
-    shown = {one.key for one in columns}
-    return columns + [Column(key=key, values=[one[key] for one in values]) for key in values[0] if key not in shown]
+    shown = {entry.key for entry in columns}
+    return columns + [Column(key=key, values=values(key)) for key in records[0] if key not in shown]
 
 
 def _values(row: TableRow, keys: list[str], metrics: list[str], paper: PublishedTable | None) -> dict[str, Any]:

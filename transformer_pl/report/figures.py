@@ -106,7 +106,7 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    usual = [end for interval, score in zip(intervals, scores, strict=True) if not score.is_apart for end in interval]
+    usual = [end for interval, score in zip(intervals, scores, strict=True) if not score.is_outlier for end in interval]
     if len(usual) < 2 * len(scores):  # a wild row would make all others small
         shown = np.array([*usual, *values, *filter(None, of_paper)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))

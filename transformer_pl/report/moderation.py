@@ -11,7 +11,8 @@ some things are more cautious here. The rows' spreads are taken to differ as muc
 the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of all d. No row gets a
 smaller variance than its own. A difference follows the Behrens-Fisher distribution, in which the variances of the two
 rows are uncertain each on its own, in place of a t law with the degrees of freedom of Satterthwaite. And a row whose
-variance is far from those of the others is set apart (see `set_apart`): it keeps its own, and does not inform them.
+variance is far from those of the others is an outlier (see `find_outliers`): it keeps its own variance, and does not
+inform the others.
 """
 
 import math
@@ -26,12 +27,12 @@ CAUTION = 0.6  # the confidence of the bound on how much the rows' variances dif
 FEWEST_ROWS = 5  # with several seeds: fewer say too little of how much rows differ
 MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
 LEAST_FREEDOM, MOST_FREEDOM = 0.2, 20.0  # of the law that outliers are found by
-APART = 0.05  # the level of that test
+OUTLIER_LEVEL = 0.05  # of the test by which they are found
 NODES = 32  # of the quadrature over an uncertain variance; its error is below 1e-3 of a p-value
 
 
-class Part(NamedTuple):
-    """A variance that is known with so many degrees of freedom."""
+class SeedVariance(NamedTuple):
+    """The variance of a row from seed to seed, or of the mean of its seeds, with its degrees of freedom."""
 
     variance: float
     freedom: float
@@ -42,16 +43,16 @@ class Prior(NamedTuple):
 
     variance: float
     freedom: float
-    apart: frozenset[Part] = frozenset()  # the variances that are far from the others
+    outliers: frozenset[SeedVariance] = frozenset()  # the variances that are far from the others
 
 
-def moderate(own: Part, prior: Prior) -> Part:
+def moderate(own: SeedVariance, prior: Prior) -> SeedVariance:
     """The variance of a row, by its own seeds and by the other rows."""
-    if own in prior.apart:
+    if own in prior.outliers:
         return own
     freedom = prior.freedom + own.freedom
     variance = (prior.freedom * prior.variance + own.freedom * own.variance) / freedom
-    return Part(max(variance, own.variance), freedom)
+    return SeedVariance(max(variance, own.variance), freedom)
 
 
 def variance_of(values: Sequence[float] | np.ndarray) -> float:
@@ -59,15 +60,15 @@ def variance_of(values: Sequence[float] | np.ndarray) -> float:
     return float(np.var(np.asarray(values) - values[0], ddof=1))
 
 
-def fit_prior(rows: Sequence[Part]) -> Prior | None:
+def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
     """The law of the rows' variances from seed to seed; None of fewer than FEWEST_ROWS.
 
     log s^2 has the mean log sigma^2 + digamma(d/2) - log(d/2), and trigamma(d/2) of its variance is of chance. The rest
     of its variance over the rows is that of log sigma^2, trigamma(d0/2). Rows that do not vary at all are left out, and
-    so are those that are set apart.
+    so are the outliers.
     """
-    apart = set_apart(rows)
-    varying = [row for row in rows if row.variance > 0 and row not in apart]
+    outliers = find_outliers(rows)
+    varying = [row for row in rows if row.variance > 0 and row not in outliers]
     if len(varying) < FEWEST_ROWS:
         return None
     variances, freedoms = np.array(varying).T
@@ -77,10 +78,10 @@ def fit_prior(rows: Sequence[Part]) -> Prior | None:
     informative = 2 * len(varying) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
     most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - CAUTION, informative)
     freedom = 2 * inverse_trigamma(most - by_chance, freedoms.sum() / 2)
-    return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom, apart)
+    return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom, outliers)
 
 
-def set_apart(rows: Sequence[Part]) -> frozenset[Part]:
+def find_outliers(rows: Sequence[SeedVariance]) -> frozenset[SeedVariance]:
     """The variances, of FEWEST_ROWS or more, that are too far from the others for one law.
 
     s^2 / s0^2 has the law F(d, d0). Its median and its 20 to 80 % range, which a few outliers do not move, are fitted
@@ -102,7 +103,7 @@ def set_apart(rows: Sequence[Part]) -> frozenset[Part]:
         freedom = optimize.brentq(wider, LEAST_FREEDOM, MOST_FREEDOM)
     law = stats.f(freedoms, freedom, scale=middle / stats.f.median(np.median(freedoms), freedom))
     p_values = holm(2 * np.minimum(law.cdf(variances), law.sf(variances)))
-    return frozenset(row for row, p in zip(varying, p_values, strict=True) if p < APART)
+    return frozenset(row for row, p in zip(varying, p_values, strict=True) if p < OUTLIER_LEVEL)
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -122,7 +123,7 @@ def inverse_trigamma(variance: float, most: float) -> float:
     )
 
 
-def upper_tail(x: float, parts: Sequence[Part], fixed: float) -> float:
+def upper_tail(x: float, parts: Sequence[SeedVariance], fixed: float) -> float:
     """P(E > x) for x >= 0, where E is a sum of independent errors: for each part a Student's t with its freedom, times
     the root of its variance, and a normal one of variance `fixed`.
 
@@ -138,7 +139,7 @@ def upper_tail(x: float, parts: Sequence[Part], fixed: float) -> float:
 
 
 @cache
-def upper_quantile(level: float, parts: tuple[Part, ...], fixed: float) -> float:
+def upper_quantile(level: float, parts: tuple[SeedVariance, ...], fixed: float) -> float:
     """The x with P(|E| < x) = level; see `upper_tail`."""
     scale = math.sqrt(fixed + sum(part.variance for part in parts))
     if not scale:

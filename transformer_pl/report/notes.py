@@ -7,7 +7,7 @@ from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
-from transformer_pl.report.statistics import POWER, RowComparison, rank_correlation
+from transformer_pl.report.statistics import POWER, Estimate, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
@@ -24,50 +24,73 @@ def summary(rows: Sequence[TableRow]) -> str:
         return _no_differences(rows)
     title = rows[0].results.measure.title
     seeds = {len(row.results.done) for row in rows if row.is_base or (row.score and row.score.difference)}
-    said: list[str] = []
-    differing = [(name, one) for name, score, one in tested if significance_mark(score)]
-    for name, one in sorted(differing, key=lambda named: named[1].value):
-        low, high = sorted(abs(end) for end in one.interval())
-        how, form = "lower" if one.value < 0 else "higher", f".{digits(one)}f"
-        if said:
-            said.append(f"{name} {abs(one.value):{form}} {how} ({low:{form}} to {high:{form}})")
-        else:
-            said.append(
-                f"{name} is {abs(one.value):{form}} {title} {how} than base (95 %: {low:{form}} to {high:{form}})"
-            )
-    text = f"{', '.join(said)}. " if said else ""
-    if others := [(name, score, one.detectable) for name, score, one in tested if not significance_mark(score)]:
-        several = f"{len(others)} {'tested rows' if len(tested) + 1 < len(rows) else 'rows'}"
-        which = f"The other {several} cannot" if said else f"None of the {several} can"
-        which = f"{others[0][0]} cannot" if len(others) == 1 else which
+    found = [(name, difference) for name, score, difference in tested if significance_mark(score)]
+    undecided = [(name, score, difference) for name, score, difference in tested if not significance_mark(score)]
+    sentences = []
+    if found:
+        found.sort(key=lambda row: row[1].value)
+        first, *others = [_difference_in_words(difference) for _, difference in found]
+        clauses = [f"{found[0][0]} is {first[0]} {title} {first[1]} than base (95 %: {first[2]})"]
+        clauses += [
+            f"{name} {size} {how} ({ends})" for (name, _), (size, how, ends) in zip(found[1:], others, strict=True)
+        ]
+        sentences.append(f"{', '.join(clauses)}.")
+    if undecided:
+        several = f"{len(undecided)} {'tested rows' if len(tested) + 1 < len(rows) else 'rows'}"
+        which = f"The other {several} cannot" if found else f"None of the {several} can"
+        which = f"{undecided[0][0]} cannot" if len(undecided) == 1 else which
         with_seeds = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else counted(max(seeds), "seed")
-        text += f"{which} be told apart from base in {title} with {with_seeds}"
-        text += "." if seeds == {1} else f"; {_power(others)}."
-    return text.rstrip() + (" One seed says nothing of other seeds." if seeds == {1} else "")
+        power = "" if seeds == {1} else f"; {_power_in_words(undecided)}"
+        sentences.append(f"{which} be told apart from base in {title} with {with_seeds}{power}.")
+    if seeds == {1}:
+        sentences.append("One seed says nothing of other seeds.")
+    return " ".join(sentences)
 
 
-def _power(undecided: Sequence[tuple[str, RowComparison, float]]) -> str:
-    """Which difference would have been found in rows: their title, score and detectable difference. One that is set
-    apart may have found far less."""
-    usual = [detectable for _, score, detectable in undecided if not score.is_apart] or [one[2] for one in undecided]
-    by_row = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
-    said = by_row if max(usual) > 2 * min(usual) else f"{max(usual):.1f}"
-    less = [f", one of {one:.1f} in {name}" for name, score, one in undecided if score.is_apart and one > max(usual)]
-    return f"a difference of {said} would have been found in {POWER:.0%} of cases{''.join(less)}"
+def _difference_in_words(difference: Estimate) -> tuple[str, str, str]:
+    """Its size, its direction, and its interval."""
+    form = f".{digits(difference)}f"
+    low, high = sorted(abs(end) for end in difference.interval())
+    return (
+        f"{abs(difference.value):{form}}",
+        "lower" if difference.value < 0 else "higher",
+        f"{low:{form}} to {high:{form}}",
+    )
+
+
+def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]]) -> str:
+    """Which difference would have been found in rows, given by title. An outlier may have found far less."""
+    usual = [difference.detectable for _, score, difference in undecided if not score.is_outlier]
+    usual = usual or [difference.detectable for _, _, difference in undecided]
+    size = f"{max(usual):.1f}"
+    if max(usual) > 2 * min(usual):
+        size = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
+    weak = [
+        f", one of {difference.detectable:.1f} in {name}"
+        for name, score, difference in undecided
+        if score.is_outlier and difference.detectable > max(usual)
+    ]
+    return f"a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
 
 
 def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
     """What the table has, or lacks, beside what was planned when its training started; by `plan.tested_by`."""
-    said = [
-        f"{verb} {kind}: {', '.join(map(str, changed))}"
-        for kind in (tested and now) or ()
-        for verb, these, those in (("added", now, tested or {}), ("left out", tested or {}, now))
-        if (changed := [one for one in these[kind] if one not in those[kind]])
-    ]
-    note = f"Changed after training had started: {'; '.join(said)}. Where the results decided on that, p is too small"
-    if tested and not set(now["seeds"]) <= set(tested["seeds"]):
+    if not tested:
+        return ""
+    changes = []
+    for kind in now:
+        if added := [value for value in now[kind] if value not in tested[kind]]:
+            changes.append(f"added {kind}: {', '.join(map(str, added))}")
+        if missing := [value for value in tested[kind] if value not in now[kind]]:
+            changes.append(f"left out {kind}: {', '.join(map(str, missing))}")
+    if not changes:
+        return ""
+    note = (
+        f"Changed after training had started: {'; '.join(changes)}. Where the results decided on that, p is too small"
+    )
+    if not set(now["seeds"]) <= set(tested["seeds"]):
         note += ": adding seeds until a row is significant finds differences that are not there"
-    return f"{note}." if said else ""
+    return f"{note}."
 
 
 def table_notes(
@@ -169,12 +192,12 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     note = f"± is the standard deviation over {several} seeds. " if several else ""
     if seeds[0] == 1:
         note += "A row with one seed says nothing about other seeds: small differences may be chance. "
-    if tested := sum(one.p_value is not None for one in compared):
+    if tested := sum(comparison.p_value is not None for comparison in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
-    if apart := [row.title for row in rows if row.score and row.score.is_apart]:
-        note += f"The seeds of {', '.join(apart)} spread unlike those of the other rows."
+    if outliers := [row.title for row in rows if row.score and row.score.is_outlier]:
+        note += f"The seeds of {', '.join(outliers)} spread unlike those of the other rows."
     return note.rstrip()
 
 
@@ -194,29 +217,29 @@ def _no_differences(rows: Sequence[TableRow]) -> str:
 
 def _gaps_note(rows: Sequence[TableRow]) -> str:
     """What is missing or cannot be compared, and how to get it."""
-    results, said = [row.results for row in rows], []
+    results, sentences = [row.results for row in rows], []
     if diverged := sum(row.states.count("diverged") for row in results):
-        said.append(
+        sentences.append(
             f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished."
         )
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
     if untested:
-        said.append(
+        sentences.append(
             f"{counted(len(untested), 'row')} cannot be tested: this takes several seeds if base has, and else one."
         )
     if len({dataset_keys(row.config) for row in results}) > 1:
-        said.append("Rows on different datasets are not compared.")
+        sentences.append("Rows on different datasets are not compared.")
     elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1:
-        said.append("Perplexities of different vocabularies cannot be compared.")
-    said.append(machines_note([machine for row in results for machine in row.machines]))
-    return " ".join(filter(None, said))
+        sentences.append("Perplexities of different vocabularies cannot be compared.")
+    sentences.append(machines_note([machine for row in results for machine in row.machines]))
+    return " ".join(filter(None, sentences))
 
 
 def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
     """In what the trials of a table differ that is no part of their identity. machines: of the trials."""
     differing = []
     for key in machines[0] if machines else ():
-        values = dict.fromkeys(str(one[key]) for one in machines if one[key])
+        values = dict.fromkeys(str(machine[key]) for machine in machines if machine[key])
         differing += [f"{key} ({' or '.join(values)})"] if len(values) > 1 else []
     what = " and ".join(differing)
     return f"Trials differ in {what}: rounding acts like another seed." if differing else ""

@@ -24,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.report import moderation
-from transformer_pl.report.moderation import Part, Prior, variance_of
+from transformer_pl.report.moderation import Prior, SeedVariance, variance_of
 from transformer_pl.task import HIGHEST, LOWEST, Measure
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 
@@ -77,7 +77,7 @@ class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
 
     value: float
-    parts: tuple[Part, ...]  # the variance by the seeds of each row; none with one seed, which says nothing of others
+    parts: tuple[SeedVariance, ...]  # by the seeds of each row; none with one seed, which says nothing of others
     variance_by_sentences: float
     degrees_of_freedom: float | None = None  # of t; None: the variances are moderated, and the law is not that of t
     level: float = LEVEL  # of its interval
@@ -162,8 +162,8 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
         return Estimate(value, (), by_sentences, n - 1)
     interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
     by_sentences = max(0.0, by_sentences - interaction)
-    of_rows = [(moderation.moderate(_own(row), prior) if prior else _own(row), len(row.scores)) for row in rows]
-    parts = tuple(Part(part.variance / S, part.freedom) for part, S in of_rows)
+    variances = [moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row) for row in rows]
+    parts = tuple(SeedVariance(s.variance / len(row.scores), s.freedom) for s, row in zip(variances, rows, strict=True))
     if prior:
         return Estimate(value, parts, by_sentences)
     variance = sum(part.variance for part in parts) + by_sentences
@@ -173,12 +173,12 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
     """The prior for the variance from seed to seed, by the rows with several seeds."""
-    return moderation.fit_prior([_own(row) for row in rows if len(row.scores) > 1])
+    return moderation.fit_prior([_seed_variance(row) for row in rows if len(row.scores) > 1])
 
 
-def _own(row: Sample) -> Part:
+def _seed_variance(row: Sample) -> SeedVariance:
     """The variance of a row from seed to seed."""
-    return Part(variance_of(row.scores), len(row.scores) - 1)
+    return SeedVariance(variance_of(row.scores), len(row.scores) - 1)
 
 
 def _interaction_mean_square(pseudo: np.ndarray) -> float:
@@ -198,7 +198,7 @@ class RowComparison(NamedTuple):
     row_mean: Estimate
     difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
     p_value: float | None  # of the difference, corrected for the tested rows
-    is_apart: bool = False  # its variance from seed to seed is far from those of the other rows
+    is_outlier: bool = False  # its variance from seed to seed is far from those of the other rows
 
 
 def compare_rows(
@@ -215,9 +215,9 @@ def compare_rows(
     there one where one row has one seed and the other several: nothing is known of the variation of that one.
     """
     samples = [_finite_sample(row, metric) for row in rows]
-    prior = seed_prior([one for one in samples if one is not None])
+    prior = seed_prior([row for row in samples if row is not None])
     most = metric.highest - metric.lowest
-    means = [one and estimate(one, prior)._replace(lowest=metric.lowest, highest=metric.highest) for one in samples]
+    means = [row and estimate(row, prior)._replace(lowest=metric.lowest, highest=metric.highest) for row in samples]
     of_base = None if base is None else samples[base]
     tested = {
         i: row
@@ -226,12 +226,12 @@ def compare_rows(
     }
     corrected = correct([*tested.values()], of_base, prior, most) if of_base and tested else []
     differences = dict(zip(tested, corrected, strict=True))
-    aparts = [bool(prior and row and len(row.scores) > 1 and _own(row) in prior.apart) for row in samples]
-    return [
-        of_row and RowComparison(of_row, to_base, p_value, is_apart)
-        for i, (of_row, is_apart) in enumerate(zip(means, aparts, strict=True))
-        for to_base, p_value in [differences.get(i, (None, None))]
-    ]
+    comparisons: list[RowComparison | None] = []
+    for i, (row, row_mean) in enumerate(zip(samples, means, strict=True)):
+        is_outlier = bool(prior and row and len(row.scores) > 1 and _seed_variance(row) in prior.outliers)
+        to_base, p_value = differences.get(i, (None, None))
+        comparisons.append(row_mean and RowComparison(row_mean, to_base, p_value, is_outlier))
+    return comparisons
 
 
 def correct(
@@ -247,7 +247,7 @@ def correct(
     that ends at zero.
     """
     differences = [difference(row, base, prior) for row in rows]
-    p_values = np.array([one.p_value for one in differences])
+    p_values = np.array([estimate.p_value for estimate in differences])
     order = np.argsort(p_values)
     by_chance = _levels_by_chance(rows, base, differences)[:, order]
     least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # of this row and those with a larger p
@@ -255,14 +255,13 @@ def correct(
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
     corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
     level = 1 - np.sort(least[:, 0])[math.ceil((1 - LEVEL) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
-    return [
-        (
-            one._replace(level=float(level), lowest=0.0 if sign > 0 else -most, highest=0.0 if sign < 0 else most),
-            float(p),
-        )
-        for one, p in zip(differences, corrected, strict=True)
-        for sign in [one.value * (p < 1 - LEVEL)]
-    ]
+    results = []
+    for estimate, p in zip(differences, corrected, strict=True):
+        lowest, highest = -most, most
+        if p < 1 - LEVEL:  # the interval of a row that is found does not cross zero
+            lowest, highest = (0.0, most) if estimate.value > 0 else (-most, 0.0)
+        results.append((estimate._replace(level=float(level), lowest=lowest, highest=highest), float(p)))
+    return results
 
 
 def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
@@ -271,10 +270,10 @@ def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequenc
     rng = np.random.default_rng(1)
     sentence_means = np.array([row.pseudo.mean(0) - base.pseudo.mean(0) for row in rows])
     covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
-    by_sentences = np.array([one.variance_by_sentences for one in differences])
+    by_sentences = np.array([estimate.variance_by_sentences for estimate in differences])
     scale = np.sqrt(by_sentences / np.maximum(np.diag(covariance), np.finfo(float).tiny))
     errors = scale * rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd")
-    if parts := [one.parts for one in differences if one.parts]:
+    if parts := [estimate.parts for estimate in differences if estimate.parts]:
         own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
         errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
         errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1][0], (DRAWS, 1))
@@ -309,7 +308,7 @@ def found_by_plan(spread: float, seeds: int, rows: int) -> float:
     are enough rows, they inform each other's spread.
     """
     freedom = (rows + 1) * (seeds - 1) if rows + 1 >= moderation.FEWEST_ROWS else 2 * (seeds - 1)
-    own = Part(spread**2 / seeds, freedom)
+    own = SeedVariance(spread**2 / seeds, freedom)
     return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).detectable
 
 
