@@ -162,7 +162,7 @@ def _grid(
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs)
         ended = ("done", "failed", "diverged")
-        if missing := sum(one.trial.state() not in ended for one in tries):
+        if missing := sum(attempt.trial.state() not in ended for attempt in tries):
             if planned:
                 return tuning.tries(sweep), tries
             rule = "every row must have been tried at every point"
@@ -174,9 +174,9 @@ def _grid(
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
     others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
     known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
-    if not any(one.trial.folder.exists() for one in trials):
+    if not any(planned_trial.trial.folder.exists() for planned_trial in trials):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")
-    if missing := sum(one.trial.needs_training() for one in trials):
+    if missing := sum(planned_trial.trial.needs_training() for planned_trial in trials):
         warn(f"{missing} of {len(trials)} trials are missing{known}")
     return sweep, trials
 

@@ -69,9 +69,9 @@ def draw_sweep_plots(planned: Sequence[PlannedTrial], table: Table) -> dict[str,
     """Draw the figures of a sweep, by file name, as far as its results allow. planned: the trials of its rows."""
     column = f"paper/{table.rows[0].results.measure.name}.difference"
     perplexities: list[list[dict[int, float]]] = [[] for _ in table.rows]
-    for one in planned:
-        if one.trial.result():
-            perplexities[one.row].append(_perplexities(one.trial))
+    for planned_trial in planned:
+        if planned_trial.trial.result():
+            perplexities[planned_trial.row].append(_perplexities(planned_trial.trial))
     drawings = {
         "differences": forest(table.rows, [record[column] for record in table.records]),
         "curves_steps": curves(table.rows, perplexities),
@@ -110,7 +110,7 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
     if len(usual) < 2 * len(scores):  # a wild row would make all others small
         shown = np.array([*usual, *values, *filter(None, of_paper)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
-    marks = "filled: p < 0.05" + ("; cross: paper" if any(one is not None for one in of_paper) else "")
+    marks = "filled: p < 0.05" + ("; cross: paper" if any(value is not None for value in of_paper) else "")
     axes.set_xlabel(f"{measure}, difference from base, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
@@ -124,7 +124,7 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
     perplexities: of every row for each finished seed, by step; a row whose seeds share no step is left out. The final
     value is a star. None where nothing is known.
     """
-    known = [(row.results, [one for one in seeds if one]) for row, seeds in zip(rows, perplexities, strict=True)]
+    known = [(row.results, [seed for seed in seeds if seed]) for row, seeds in zip(rows, perplexities, strict=True)]
     drawn = [(results, by_seed) for results, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
     if not drawn:
         return None

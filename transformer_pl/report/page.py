@@ -49,9 +49,11 @@ def write_page(
     """
     drawings = draw_sweep_plots(planned, table) if drawings is None else drawings
     if shown is None:
-        first = {one.row: one for one in reversed(planned) if one.trial.result()}
+        first = {
+            planned_trial.row: planned_trial for planned_trial in reversed(planned) if planned_trial.trial.result()
+        }
         shown = [first[row] for row in sorted(first)]
-    shown = sorted(shown, key=lambda one: not same_row(one.config, sweep.base))
+    shown = sorted(shown, key=lambda planned_trial: not same_row(planned_trial.config, sweep.base))
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     loader = PackageLoader("transformer_pl", "report/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -63,11 +65,14 @@ def write_page(
         columns=page_columns(table),
         command=read_plan(folder).get("command"),
         duration=format_duration,
-        figures=[(n, one, _inline_svg(save(one.figure, folder / "figures" / n))) for n, one in drawings.items()],
+        figures=[
+            (name, drawing, _inline_svg(save(drawing.figure, folder / "figures" / name)))
+            for name, drawing in drawings.items()
+        ],
         translations=_translations(sweep, shown),
         attention={"sentences": _attention(sweep, shown)},
         measure=task_of(sweep.base.data).measure.title,
-        trials=[_trial(sweep, one) for one in planned],
+        trials=[_trial(sweep, planned_trial) for planned_trial in planned],
     )
     write_atomically(folder / "report.html", page)
     write_atomically(folder / "table.md", table.markdown())
@@ -84,8 +89,9 @@ class PageColumn(NamedTuple):
 def page_columns(table: Table) -> list[PageColumn]:
     """The columns for the page, by their places on it; those without one come last."""
     intervals = {column.page: column for column in table.columns if column.below}
-    columns = sorted((one for one in table.columns if not one.below), key=lambda one: (one.page is None, one.page or 0))
-    return [PageColumn(one, intervals.get(one.page), one.page is None) for one in columns]
+    columns = [column for column in table.columns if not column.below]
+    columns.sort(key=lambda column: (column.page is None, column.page or 0))
+    return [PageColumn(column, intervals.get(column.page), column.page is None) for column in columns]
 
 
 def _inline_svg(path: Path) -> str:
@@ -97,14 +103,14 @@ def _inline_svg(path: Path) -> str:
     return element
 
 
-def _trial(sweep: Sweep, one: PlannedTrial) -> dict[str, Any]:
+def _trial(sweep: Sweep, planned_trial: PlannedTrial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
-    trial, changes = one.trial, config_difference(one.config, sweep.base).items()
+    trial, changes = planned_trial.trial, config_difference(planned_trial.config, sweep.base).items()
     result = trial.result()
     facts = {"folder": trial.folder.name} | trial.environment() | (result.metrics if result else {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
     return {
-        "name": one.name,
+        "name": planned_trial.name,
         "state": trial.status()["state"],
         "finished": result.finished if result else "",
         "seconds": result.wall_s if result else 0.0,
@@ -118,13 +124,13 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
     """A few sentences that rows translate differently, with the translation by each row that was evaluated on the
     sentences of the first one."""
     text, rows, measure = None, [], task_of(sweep.base.data).measure
-    for one in shown:
+    for planned_trial in shown:
         with suppress(InputError):  # the dataset or the translations are not here
-            row_text, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
-            scores = measure.of_sums(one.trial.sentences("val", measure)[:, SCORE_COLUMNS])
+            row_text, hypotheses = planned_trial.prepared.text("val"), planned_trial.trial.hypotheses("val")
+            scores = measure.of_sums(planned_trial.trial.sentences("val", measure)[:, SCORE_COLUMNS])
             text = text or row_text
             if row_text == text:
-                rows.append((sweep.rows[one.row].name, scores, hypotheses))
+                rows.append((sweep.rows[planned_trial.row].name, scores, hypotheses))
     if not text:
         return []
     differ = [i for i in range(len(text[0])) if len({hypotheses[i] for _, _, hypotheses in rows}) > 1]
@@ -141,17 +147,17 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
     shown: one trial per row. A row is left out if its tokenizer is another, or its weights are not finite or not here.
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
-    for one in shown:
+    for planned_trial in shown:
         with suppress(InputError, RuntimeError):  # the dataset or the weights are not here, or a GPU lacks memory
             sentences = sentences or _short_sentences(shown[0].prepared)
-            if one.prepared.folder != shown[0].prepared.folder:
+            if planned_trial.prepared.folder != shown[0].prepared.folder:
                 continue
-            model = trained_model(one.config, one.prepared, one.trial)
+            model = trained_model(planned_trial.config, planned_trial.prepared, planned_trial.trial)
             maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
             for (picture, _), by_site in zip(sentences, maps, strict=True):
                 every = {site: torch.cat(layers).float().cpu() for site, layers in by_site.items()}
                 if packed := {site: _pack(weights) for site, weights in every.items() if weights.isfinite().all()}:
-                    picture["rows"][sweep.rows[one.row].name] = packed
+                    picture["rows"][sweep.rows[planned_trial.row].name] = packed
     return [picture for picture, _ in sentences if picture["rows"]]
 
 

@@ -53,7 +53,9 @@ class PublishedTable(Section):
         """The printed row of each config. Each stands once: beside the config that is trained as base is, or else the
         first. None stands beside one that differs from base in its data or in a component of its training, too."""
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
-        for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
+        places = sorted(range(len(configs)), key=lambda place: _unmatched_settings(configs[place]) != training)
+        for place in places:
+            config = configs[place]
             if base and (config.data, not_papers(config.optim)) != (base.data, not_papers(base.optim)):
                 continue
             if (row := self.find(config)) and row not in shown.values():
@@ -91,9 +93,9 @@ def paper_table(data: Data, sweep: str = "", shown: bool | None = None) -> Publi
 
 def _is_shipped(data: Data) -> bool:
     """Whether the dataset is that of a shipped scale, in the same languages."""
-    of_scales = [resolve([scale_level(path.stem)]).data for path in SCALES.glob("*.yaml")]
+    datasets = [resolve([scale_level(path.stem)]).data for path in SCALES.glob("*.yaml")]
     keys = ("path", "hub", "subset", "source", "target")
-    return any(all(getattr(data, key) == getattr(one, key) for key in keys) for one in of_scales)
+    return any(all(getattr(data, key) == getattr(shipped, key) for key in keys) for shipped in datasets)
 
 
 def _unmatched_settings(config: Config | None) -> dict[str, Any]:

@@ -85,8 +85,8 @@ class Table(NamedTuple):
         for last in sorted({column.drop_rank for column in self.columns if column.drop_rank is not None}):
             if console.measure(_grid(shown)).minimum <= width:
                 break
-            shown = [one for one in shown if one.drop_rank is None or one.drop_rank > last]
-        if hidden := [one.name for one in self.columns if one not in shown]:
+            shown = [column for column in shown if column.drop_rank is None or column.drop_rank > last]
+        if hidden := [column.name for column in self.columns if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {notes[-1]}"]
         return Group(*map(Text, self.opening), _grid(shown), *(Text(note, style="dim") for note in notes))
 
@@ -110,7 +110,7 @@ class Table(NamedTuple):
     def latex(self) -> str:
         """A `tabular` with booktabs rules and the notes below it, to be included by \\input."""
         columns = self.columns
-        lines = [[one.name for one in columns], *zip(*(one.cells for one in columns), strict=True)]
+        lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
         begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]

@@ -150,7 +150,7 @@ def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: Publ
     are_base = [base is not None and same_row(config, base) for config in configs]
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
-    same_dataset = [dataset_keys(one) == dataset_keys(base) for one in configs] if base else []
+    same_dataset = [dataset_keys(config) == dataset_keys(base) for config in configs] if base else []
     scores, losses = (
         stats.compare_rows([row.sentences for row in rows], index, metric, same_dataset)
         for metric in (stats.of_measure(rows[0].measure), stats.LOSS)

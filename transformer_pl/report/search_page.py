@@ -33,15 +33,17 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
         if goal in OF_MODEL:
             continue
         suffix = f"_{index + 1}" if index else ""
-        of_goal = {"target_name": goal} | ({"target": lambda one, index=index: one.values[index]} if goals[1:] else {})
+        target: dict[str, Any] = {"target_name": goal}
+        if goals[1:]:
+            target["target"] = lambda trial, index=index: trial.values[index]
         figures[f"history{suffix}"] = Drawing(
             f"{goal} in the course of the search",
-            _draw(optuna_plots.plot_optimization_history, study, **of_goal),
+            _draw(optuna_plots.plot_optimization_history, study, **target),
             "Each point is a finished trial, in the order of their start; the line is the best so far.",
         )
         figures[f"parallel{suffix}"] = Drawing(
             f"The drawn values of every trial, and its {goal}",
-            _draw(optuna_plots.plot_parallel_coordinate, study, **of_goal),
+            _draw(optuna_plots.plot_parallel_coordinate, study, **target),
             "Each line is a finished trial, and crosses each axis at the drawn value. The darker, the better.",
         )
     if len(goals) in (2, 3):
@@ -78,10 +80,10 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
         if FOLDER in trial.user_attrs:
             config, keys = search.config(trial.params)
             row, corpus = search.row_name(config), opened(config.data)
-            one = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
-            planned.append(one._replace(name=trial_name(trial)))
-    rows = [Row(one.name, [one.config], {}) for one in planned]
-    done = [one for one in planned if one.trial.result()]
-    base_first = sorted(done, key=lambda one: not same_row(one.config, search.base))  # and then the best
+            planned_trial = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
+            planned.append(planned_trial._replace(name=trial_name(trial)))
+    rows = [Row(planned_trial.name, [planned_trial.config], {}) for planned_trial in planned]
+    done = [planned_trial for planned_trial in planned if planned_trial.trial.result()]
+    done.sort(key=lambda planned_trial: not same_row(planned_trial.config, search.base))  # base, and then the best
     sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
-    write_page(sweep, planned, table, folder, draw_search_plots(results), base_first[:SHOWN_TRIALS])
+    write_page(sweep, planned, table, folder, draw_search_plots(results), done[:SHOWN_TRIALS])

@@ -31,7 +31,7 @@ def search_table(results: SearchResults) -> Table:
         rank = None if metric in results.search.goals else 1
         columns.append(column(metric, [_cell(metric, row[metric]) for row in rows], metric, rank=rank))
     columns.append(column("state", [row["state"] for row in rows], "state"))
-    others = [key for key in rows[0] if key not in {one.key for one in columns}] if rows else []
+    others = [key for key in rows[0] if key not in {shown.key for shown in columns}] if rows else []
     columns += [Column(key=key, values=[row[key] for row in rows]) for key in others]
     return Table(columns, _notes(results))
 
@@ -41,7 +41,7 @@ def _notes(results: SearchResults) -> list[str]:
     described = ", ".join(f"{count} {state}" for state, count in counts.items())
     total, cap = len(results.records), results.search.run_cap
     exempt = "; ".join(sorted({record["exempt"] for record in results.records} - {None}))
-    folders = [results.runs / "trials" / one["folder"] for one in results.records if one["params"]]
+    folders = [results.runs / "trials" / record["folder"] for record in results.records if record["params"]]
     machines = [Trial(folder).machine() for folder in folders]
     notes = [
         f"{total} of {cap} trials: {described}. Scale {results.search.scale}.",

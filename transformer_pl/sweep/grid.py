@@ -77,7 +77,7 @@ class GridCommand(SweepCommand):
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
         plan = Plan(
-            sweep, trials, estimate_costs(trials, [one.result for one in finished_trials(options.runs)], passes)
+            sweep, trials, estimate_costs(trials, [result for _, result in finished_trials(options.runs)], passes)
         )
         print_plan(plan, missing, self.console, workers.count if workers else 1)
         if options.plan and missing and workers:
@@ -119,7 +119,7 @@ class GridCommand(SweepCommand):
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""
         first, trials = read_plan(self.folder), self.options.runs / "trials"
-        has_begun = any((trials / one["folder"]).exists() for one in first.get("trials", ()) if "folder" in one)
+        has_begun = any((trials / trial["folder"]).exists() for trial in first.get("trials", ()) if "folder" in trial)
         return first["tested"] if has_begun and "tested" in first else tested_by(plan.sweep)
 
     def print_table(self, plan: Plan, exit_code: int) -> int:
@@ -148,10 +148,10 @@ def difference_found(plan: Plan) -> str:
     from transformer_pl.report.statistics import found_by_plan, usual_spread
 
     scores: dict[int, list[float]] = {}
-    for one in plan.trials:
-        if result := one.trial.result():
-            scores.setdefault(one.row, []).append(result.metrics[f"val/{measure.name}"])
-    known = [of_row for of_row in scores.values() if len(of_row) > 1]
+    for planned in plan.trials:
+        if result := planned.trial.result():
+            scores.setdefault(planned.row, []).append(result.metrics[f"val/{measure.name}"])
+    known = [seeds for seeds in scores.values() if len(seeds) > 1]
     spread = usual_spread(known) if len(known) >= min(FEWEST_ROWS, len(sweep.rows)) else None
     source = "as in the finished trials"
     own = resolve([scale_level(sweep.scale)])

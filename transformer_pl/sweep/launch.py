@@ -62,13 +62,13 @@ class Launch:
             if self.running:
                 trials = counted(len(self.running), "trial")
                 self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
-                seconds = max(grace_s(one.planned.config.trainer) for one in self.running.values())
-                end_all([one.process for one in self.running.values()], seconds)
+                seconds = max(grace_s(trial.planned.config.trainer) for trial in self.running.values())
+                end_all([trial.process for trial in self.running.values()], seconds)
 
     def _fill_free_workers(self) -> None:
         """Start a trial on every free worker, as far as the queue has any."""
         while free := set(range(self.workers.count)) - self.running.keys():
-            planned = self.queue.next({one.planned.identity.weights for one in self.running.values()})
+            planned = self.queue.next({trial.planned.identity.weights for trial in self.running.values()})
             if planned is None:
                 return
             self.view.started(planned)
@@ -129,5 +129,7 @@ def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = Non
     if ending == "done" and result is not None:
         return f"val/ppl {result.metrics['val/ppl']:.2f}  {result.main_metric} {result.main_score:.2f}"
     lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
-    how = "" if exit_code is None else f" with exit code {exit_code}{KILLED * (exit_code == -9)}"
+    how = "" if exit_code is None else f" with exit code {exit_code}"
+    if exit_code == -9:
+        how += KILLED
     return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)

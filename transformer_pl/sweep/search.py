@@ -72,7 +72,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     table, trained = search_table(results), _write_plan(command, results)
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
     draw_page = partial(write_search_page, results, table, folder)
-    folders = [options.runs / "trials" / one["folder"] for one in trained]
+    folders = [options.runs / "trials" / record["folder"] for record in trained]
     exit_code = command.publish(table, draw_page, folders, exit_code)
     say(console, f"to browse the study: optuna-dashboard {options.storage or folder / studies.JOURNAL}")
     return exit_code
@@ -95,4 +95,4 @@ def _print_plan(search: Search, study: studies.Study | None, runs: Path, console
         say(console, f"{studies.trial_name(trial)}: {studies.state_of(trial)}")
     for line in survey_datasets([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console):
         say(console, line)
-    return max(0, search.run_cap - sum(studies.state_of(one) not in ("running", "failed") for one in trials))
+    return max(0, search.run_cap - sum(studies.state_of(trial) not in ("running", "failed") for trial in trials))
