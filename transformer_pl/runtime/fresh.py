@@ -38,6 +38,7 @@ def fresh(function: Callable[..., int], *arguments: Any) -> int:
                 print(line.decode(errors="replace"), end="", flush=True)
         except BaseException:
             process.terminate()
+            process.wait()  # `with` would not wait after Ctrl-C
             raise
     if process.returncode == 2 and here.poll():
         raise InputError(*here.recv())
