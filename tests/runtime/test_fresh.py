@@ -31,7 +31,8 @@ def test_ctrl_c_saves_what_a_script_trains_and_is_raised_there_afterwards(tmp_pa
     environment = os.environ | {"PYTHONPATH": str(ROOT.parent), "WANDB_MODE": "disabled"}
     words = [sys.executable, str(script)]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: any(runs.glob("trials/*/metrics.jsonl")), 120)
+        logs = "trials/*/metrics.jsonl"
+        wait_for(lambda: any("train/loss" in path.read_text() for path in runs.glob(logs)), 120)
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=60)
     (folder,) = (runs / "trials").iterdir()
