@@ -9,7 +9,7 @@ import inspect
 from typing import Any
 
 from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
-from transformer_pl.config import SLOTS, not_papers
+from transformer_pl.config import SLOTS, custom_components
 from transformer_pl.config.components import check_components, component_names, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, run_command
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     model = config.model
     vocab_size = 1000  # a sweep checks a component of `embedding` with its own
     measured = isolated(component_names(model), measured_properties, model, vocab_size)
-    own = not_papers(model)
+    own = custom_components(model)
     exempted = {name: f"{one.path}: {why}" for one in own.values() for name, why in exempt(one).items()}
     held = sum(how is None for how in measured.values())  # nothing else is measured where logits are not finite
     where = f"model.{slot} = {options.component}, at scale {options.scale}{inferred}"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import Model, Sizes, not_papers
+from transformer_pl.config import Model, Sizes, custom_components
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
@@ -26,7 +26,8 @@ def dry_run(config: Sizes) -> str:
         return _device(config.with_layers(1))
     except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
         expected = "; ".join(
-            f"model.{slot} is built as CLASS(config, site) and called as {_call(slot)}" for slot in not_papers(config)
+            f"model.{slot} is built as CLASS(config, site) and called as {_call(slot)}"
+            for slot in custom_components(config)
         )
         raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {expected}") from None
 
@@ -39,7 +40,7 @@ def _call(slot: str) -> str:
 
 def check_classes(config: Model | Sizes) -> None:
     """Raise an InputError for the components that are no modules of torch."""
-    own = {slot: import_component(component.path) for slot, component in not_papers(config).items()}
+    own = {slot: import_component(component.path) for slot, component in custom_components(config).items()}
     classes = [named(slot, component) for slot, component in own.items() if not issubclass(component, nn.Module)]
     if classes:
         raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
@@ -66,7 +67,7 @@ def _run(config: Sizes, device: str) -> None:
         for site, ids in (("encoder", source), ("decoder", target)):
             shape = (*ids.shape, config.d_model)
             _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
-        for slot, component in not_papers(config).items():
+        for slot, component in custom_components(config).items():
             for module in model.modules():
                 if type(module) is import_component(component.path):
                     module.register_forward_hook(partial(_check_slot, slot))

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.config import Component, Config, Model, not_papers, sizes
+from transformer_pl.config import Component, Config, Model, custom_components, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import component_names, import_component
 from transformer_pl.runtime.digests import value_digest
@@ -45,7 +45,7 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     What passed is kept in `runs/checks`, so that it is checked once for each source, sizes and version of torch.
     Raises an InputError for each property that is broken, and for a component that does not run.
     """
-    if not not_papers(model):
+    if not custom_components(model):
         return {}
     path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
     if passed := read_json(path):
@@ -88,7 +88,7 @@ def _checked(model: Model, vocab_size: int) -> Exemptions:
     broken = {name: how for name, how in measured_properties(model, vocab_size).items() if how}
     if broken:
         raise InputError(*(_message(model, name, how) for name, how in broken.items()))
-    return {one.path: reasons for one in not_papers(model).values() if (reasons := exempt(one))}
+    return {one.path: reasons for one in custom_components(model).values() if (reasons := exempt(one))}
 
 
 def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
@@ -104,13 +104,13 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     from transformer_pl.check.dry_run import dry_run
     from transformer_pl.check.small_model import small_model
 
-    if "embedding" not in not_papers(model):
+    if "embedding" not in custom_components(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
     device = dry_run(config)
     config = config.with_layers(2)._replace(p_drop=0.0)
     devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
-    exempted = {name for component in not_papers(model).values() for name in exempt(component)}
+    exempted = {name for component in custom_components(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
     for name in (name for name in CAUSES if name not in exempted):
         with torch.random.fork_rng(devices), torch.device(device):
@@ -133,7 +133,7 @@ def frozen_weights(model: Model, vocab_size: int) -> dict[str, int]:
 
 def _message(model: Model, name: str, how: str) -> str:
     """The error for a broken property, with what usually breaks it and the command that measures it again."""
-    own = not_papers(model)
+    own = custom_components(model)
     slot, first = next(iter(own.items()))
     words = [f"model.{other}={component.path}" for other, component in own.items() if other != slot]
     words += [f"model.{other}.{key}={value}" for other, one in own.items() for key, value in one.options.items()]
@@ -152,7 +152,7 @@ def _digest(model: Model, vocab_size: int) -> str:
     """What a result depends on, as 12 hexadecimal digits."""
     inputs: dict[str, Any] = {
         "sizes": sizes(model, vocab_size).with_layers(1)._replace(p_drop=0)._asdict(),
-        "sources": source_digests(not_papers(model)),
+        "sources": source_digests(custom_components(model)),
         "revision": CHECKS_REVISION,
         "torch": importlib.metadata.version("torch"),  # without importing it
     }

@@ -12,7 +12,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from transformer_pl.config import Component, Config, Model, Sizes, is_option, not_papers, replaced
+from transformer_pl.config import (
+    Component,
+    Config,
+    Model,
+    Sizes,
+    custom_components,
+    custom_components_by_key,
+    is_option,
+)
 from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
@@ -77,7 +85,7 @@ def import_component(path: str) -> type:
 def check_components(config: Config) -> list[str]:
     """The mistakes of components that are not the default: import, signature, options. The others are not imported."""
     messages, plugins = [], [(key, one) for key, listed in config.trainer.plugins.items() for one in listed]
-    for key, component in [*replaced(config).items(), *plugins]:
+    for key, component in [*custom_components_by_key(config).items(), *plugins]:
         try:
             component_class, base = import_component(component.path), BASES.get(key)
             given = {"save_dir": "."} if base else None  # a logger gets it where it takes one
@@ -144,7 +152,7 @@ def declared_types(component: Component, before: int) -> dict[str, Any]:
 
 def without_defaults(config: Config) -> Config:
     """The config without the options that have their defaults: which make no other trial. All are checked before."""
-    for key, component in replaced(config).items():
+    for key, component in custom_components_by_key(config).items():
         section, _, slot = key.partition(".")
         changed = {slot: _without_defaults(component, BEFORE_OPTIONS[section])}
         config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
@@ -229,4 +237,4 @@ def named(slot: str, component: type) -> str:
 
 def component_names(config: Model | Sizes) -> str:
     """All components that are not the paper's, each with its key, file and line."""
-    return ", ".join(named(slot, import_component(c.path)) for slot, c in not_papers(config).items())
+    return ", ".join(named(slot, import_component(c.path)) for slot, c in custom_components(config).items())

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
-from transformer_pl.config import Component, Config, replaced
+from transformer_pl.config import Component, Config, custom_components_by_key
 from transformer_pl.config.components import BEFORE_OPTIONS, declared_types
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import reading
@@ -35,7 +35,7 @@ def option_contents(config: Config) -> dict[str, str]:
     """By key, such as `model.position.file`, the digests of the files of a config's components."""
     return {
         f"{key}.{name}": digest
-        for key, component in replaced(config).items()
+        for key, component in custom_components_by_key(config).items()
         for name, digest in file_digests(component, BEFORE_OPTIONS[key.partition(".")[0]]).items()
     }
 

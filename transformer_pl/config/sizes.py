@@ -73,14 +73,14 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
     )
 
 
-def not_papers(section: Section | Sizes) -> dict[str, Component]:
+def custom_components(section: Section | Sizes) -> dict[str, Component]:
     """By slot, the components of a section that are not the paper's."""
     owner, values = (Model, section._asdict()) if isinstance(section, Sizes) else (type(section), vars(section))
     components = {slot: value for slot, value in values.items() if isinstance(value, Component)}
     return {slot: value for slot, value in components.items() if value != owner.model_fields[slot].default}
 
 
-def replaced(config: Config) -> dict[str, Component]:
+def custom_components_by_key(config: Config) -> dict[str, Component]:
     """By key, such as `model.ffn` or `optim.optimizer`, the components that are not the default."""
     found = {key: getattr(getattr(config, key.partition(".")[0]), without_section(key)) for key in COMPONENTS}
     return {key: component for key, component in found.items() if component != COMPONENTS[key]}

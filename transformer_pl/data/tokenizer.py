@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, not_papers
+from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, custom_components
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import build_derived
 from transformer_pl.data.tokens import Tokens
@@ -112,7 +112,7 @@ def tokenizer_settings(data: Data) -> dict[str, Any]:
 
     Raises an InputError for a class that is no tokenizer.
     """
-    if "tokenizer" not in not_papers(data):
+    if "tokenizer" not in custom_components(data):
         return {}
     own = {"code": _code(data), "content": build_tokenizer(data.tokenizer).content()}
     return {"tokenizer": data.tokenizer.model_dump() | own}

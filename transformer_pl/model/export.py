@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import BOS, EOS, PAD, Sizes, not_papers
+from transformer_pl.config import BOS, EOS, PAD, Sizes, custom_components
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 
@@ -39,7 +39,7 @@ def marian(model: Transformer, sizes: Sizes, attention: str | None = None) -> An
         from transformers import MarianConfig, MarianMTModel
     except ImportError as error:
         raise InputError(f"marian: needs transformers, but: {error}; pip install transformers") from None
-    if not_papers(sizes) or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
+    if custom_components(sizes) or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
         raise InputError(
             "MarianMTModel holds the paper's components alone, with d_k = d_v = d_model / h; take its base"
         )

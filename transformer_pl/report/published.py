@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from transformer_pl.config import Config, Data, Section, nominal_sizes, not_papers
+from transformer_pl.config import Config, Data, Section, custom_components, nominal_sizes
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.task import task_of
@@ -54,7 +54,7 @@ class PublishedTable(Section):
         first. None stands beside one that differs from base in its data or in a component of its training, too."""
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         for place, config in sorted(enumerate(configs), key=lambda one: _unmatched_settings(one[1]) != training):
-            if base and (config.data, not_papers(config.optim)) != (base.data, not_papers(base.optim)):
+            if base and (config.data, custom_components(config.optim)) != (base.data, custom_components(base.optim)):
                 continue
             if (row := self.find(config)) and row not in shown.values():
                 shown[place] = row
