@@ -80,7 +80,7 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
 
     set_up_gpu()
     model, seconds = sizes(config.model, 1), {}
-    layer = build(model.self_attention, model, Site.of_layer("encoder", 0)).to(device)
+    layer = build(model.self_attention, model, Site("encoder", 0)).to(device)
     for n in lengths:
         try:
             names = {"layer": layer, "mask": Mask(), "x": torch.randn(1, n, model.d_model, device=device)}

@@ -52,7 +52,7 @@ class Measure(NamedTuple):
     name: str  # in files: `bleu` is val/bleu and test/bleu
     title: str  # in tables, such as BLEU
     numbers: int  # k: how many are stored of each sentence
-    of_sums: Callable[[np.ndarray], np.ndarray]  # sums of the numbers of sentences (..., k) -> scores (...)
+    score_from_sums: Callable[[np.ndarray], np.ndarray]  # sums of the numbers of sentences (..., k) -> scores (...)
 
 
 class Scores(NamedTuple):
@@ -147,7 +147,7 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
         statistics = [[index(number) for number in row] for row in scores.statistics]
         is_finite = measure.name in metrics and bool(np.isfinite([*metrics.values()]).all())
         is_right = is_finite and np.shape(statistics) == (len(references), measure.numbers) and np.min(statistics) >= 0
-        is_right &= is_right and abs(measure.of_sums(np.sum(statistics, 0)) - metrics[measure.name]) < ROUNDED
+        is_right &= is_right and abs(measure.score_from_sums(np.sum(statistics, 0)) - metrics[measure.name]) < ROUNDED
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:

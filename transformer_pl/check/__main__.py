@@ -82,12 +82,12 @@ def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
     from torch import nn  # takes seconds, which --help does not need
 
-    from transformer_pl.model.slots import calls
+    from transformer_pl.model.slots import call_signatures
 
     if not issubclass(component, nn.Module):
         remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
         raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
-    called = {slot: calls(f"model.{slot}") for slot in SLOTS}
+    called = {slot: call_signatures(f"model.{slot}") for slot in SLOTS}
     by_method = {method: slot for slot, methods in called.items() for method in methods if method != "__call__"}
     by_count = {methods["__call__"].count(",") + 1: slot for slot, methods in called.items() if len(methods) == 1}
     _, *arguments = inspect.signature(component.forward).parameters  # without self

@@ -11,7 +11,7 @@ from transformer_pl.config import Model, Sizes, custom_components
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
-from transformer_pl.model.slots import Auxiliary, calls, having
+from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
 from transformer_pl.runtime.errors import InputError, described
 
 
@@ -34,7 +34,7 @@ def dry_run(config: Sizes) -> str:
 
 def _call(slot: str) -> str:
     """`component(x, sublayer) and component.final_norm()`."""
-    methods = calls(f"model.{slot}").items()
+    methods = call_signatures(f"model.{slot}").items()
     return " and ".join(f"component{'' if name == '__call__' else f'.{name}'}{words}" for name, words in methods)
 
 
@@ -72,7 +72,7 @@ def _run(config: Sizes, device: str) -> None:
                 if type(module) is import_component(component.path):
                     module.register_forward_hook(partial(_check_slot, slot))
         states = model.states(source, target)
-        auxiliary = [(module, dict(module.auxiliary)) for module in having(model, Auxiliary)]
+        auxiliary = [(module, dict(module.auxiliary)) for module in modules_with(model, Auxiliary)]
         logits = embedding.logits(states)
         _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
         for module, losses in auxiliary:

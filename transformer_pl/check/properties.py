@@ -202,7 +202,7 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
-        attention = build(config.attention, config, Site.of_layer(site, 0))
+        attention = build(config.attention, config, Site(site, 0))
         if not has_weights(attention):
             continue
         move_zeros(attention)

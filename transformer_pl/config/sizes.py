@@ -21,11 +21,10 @@ STACKS = ("N_encoder", "N_decoder")
 class Site(str):
     """Where in the model a component is: `encoder`, `decoder` or `cross`, and in which layer."""
 
-    layer: int | None = None  # from 0; None for what is in no layer, such as a position
+    layer: int | None  # from 0; None for what is in no layer, such as a position
 
-    @classmethod
-    def of_layer(cls, name: str, layer: int) -> "Site":
-        site = cls(name)
+    def __new__(cls, name: str, layer: int | None = None) -> "Site":
+        site = super().__new__(cls, name)
         site.layer = layer
         return site
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Optim, Sizes
 from transformer_pl.model.kernels import rows_at_once
-from transformer_pl.model.slots import OfStates
+from transformer_pl.model.slots import LossOfStates
 
-CHUNK = 2048  # tokens whose logits exist at once
-PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
+TOKENS_AT_ONCE = 2048  # tokens whose logits exist at once
+LOGITS_AT_ONCE = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
 
 
 class SmoothedCrossEntropy:
@@ -40,7 +40,7 @@ def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tenso
     A loss may have `of_states(embedding, x, target)` in its place, x (B, L, d_model), where it need not have all logits
     at once.
     """
-    of_states = isinstance(loss, OfStates)
+    of_states = isinstance(loss, LossOfStates)
     return loss.of_states(embedding, x, target) if of_states else loss(embedding.logits(x), target)
 
 
@@ -114,13 +114,13 @@ def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> 
     nll = []
     for chunk, wanted in _chunks(x, target):
         rows = project(chunk).flatten(0, 1)
-        size = max(1, PART // rows.shape[1])  # in parts, as F.cross_entropy takes three times its logits
+        size = max(1, LOGITS_AT_ONCE // rows.shape[1])  # in parts, as F.cross_entropy takes three times its logits
         for part, next_ in zip(rows.split(size), wanted.flatten().split(size), strict=True):
             nll.append(F.cross_entropy(part.float(), next_, ignore_index=PAD, reduction="none"))
     return torch.cat(nll).view_as(target)
 
 
 def _chunks(x: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most CHUNK tokens."""
-    sentences = max(1, CHUNK // x.shape[1])
+    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most TOKENS_AT_ONCE tokens."""
+    sentences = max(1, TOKENS_AT_ONCE // x.shape[1])
     return zip(x.split(sentences), target.split(sentences), strict=True)

@@ -125,7 +125,7 @@ SLOTS: dict[str, type] = {
 }
 
 
-def calls(slot: str) -> dict[str, str]:
+def call_signatures(slot: str) -> dict[str, str]:
     """How a component of a slot is called: by method the names of its arguments, such as `(x, start=0)`."""
     found = {}
     for name, method in vars(SLOTS[slot]).items():
@@ -194,7 +194,7 @@ class Grouping(Protocol):
 
 
 @runtime_checkable
-class OfStates(Protocol):
+class LossOfStates(Protocol):
     """A loss that need not have all logits at once."""
 
     def of_states(self, embedding: Embedding, x: Tensor, target: Tensor) -> Tensor:
@@ -209,11 +209,11 @@ HOOKS: dict[str, type] = {
     "exempt": Exempt,
     "table_1": InTable1,
     "groups": Grouping,
-    "of_states": OfStates,
+    "of_states": LossOfStates,
 }
 
 
-def having(model: nn.Module, hook: type) -> Iterator[Any]:
+def modules_with(model: nn.Module, hook: type) -> Iterator[Any]:
     """The components of a model that have a hook, and modules within them."""
     return (module for module in model.modules() if module is not model and isinstance(module, hook))
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
-from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Stepwise, having
+from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Stepwise, modules_with
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -53,7 +53,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
-        site = Site.of_layer("encoder", layer)
+        site = Site("encoder", layer)
         self.self_attention = build(config.self_attention, config, site)
         self.ffn = build(config.ffn, config, site)
         self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(2))
@@ -68,9 +68,9 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
-        site = Site.of_layer("decoder", layer)
+        site = Site("decoder", layer)
         self.self_attention = build(config.self_attention, config, site)
-        self.cross_attention = CrossAttention(config, Site.of_layer("cross", layer))
+        self.cross_attention = CrossAttention(config, Site("cross", layer))
         self.ffn = build(config.ffn, config, site)
         self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(3))
 
@@ -100,17 +100,17 @@ class Transformer(nn.Module):
     @property
     def incremental(self) -> bool:
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
-        return all(module.incremental for module in having(self, Incremental))
+        return all(module.incremental for module in modules_with(self, Incremental))
 
     def at_step(self, step: int, steps: int) -> None:
         """Call `at_step` of the components that have it: which step of how many is trained, or was the last one."""
-        for module in having(self, Stepwise):
+        for module in modules_with(self, Stepwise):
             module.at_step(step, steps)
 
     def auxiliary(self) -> dict[str, Tensor]:
         """The auxiliary losses that components have set in their attribute `auxiliary`, summed over them, by name."""
         losses: dict[str, Tensor] = {}
-        for module in having(self, Auxiliary):
+        for module in modules_with(self, Auxiliary):
             for name, loss in module.auxiliary.items():
                 losses[name] = losses[name] + loss if name in losses else loss
         return losses

@@ -121,7 +121,7 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
     for one in shown:
         with suppress(InputError):  # the dataset or the translations are not here
             row_text, hypotheses = one.prepared.text("val"), one.trial.hypotheses("val")
-            scores = measure.of_sums(one.trial.sentences("val", measure)[:, SCORE_COLUMNS])
+            scores = measure.score_from_sums(one.trial.sentences("val", measure)[:, SCORE_COLUMNS])
             text = text or row_text
             if row_text == text:
                 rows.append((sweep.rows[one.row].name, scores, hypotheses))

@@ -58,7 +58,7 @@ LOSS = Metric(loss, LOSS_COLUMNS, -1, 0.0, math.inf)
 
 def of_measure(measure: Measure) -> Metric:
     """The score that a task compares rows by."""
-    return Metric(measure.of_sums, SCORE_COLUMNS, SCORE_COLUMNS.stop - 1, LOWEST, HIGHEST)
+    return Metric(measure.score_from_sums, SCORE_COLUMNS, SCORE_COLUMNS.stop - 1, LOWEST, HIGHEST)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
