@@ -73,16 +73,19 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
 
 
 def custom_components(section: Section | Sizes) -> dict[str, Component]:
-    """By slot, the components of a section that are not the paper's."""
-    owner, values = (Model, section._asdict()) if isinstance(section, Sizes) else (type(section), vars(section))
+    """By slot, such as `ffn`, the components of a section that are not the paper's."""
+    if isinstance(section, Sizes):
+        defaults, values = Model.model_fields, section._asdict()
+    else:
+        defaults, values = type(section).model_fields, vars(section)
     components = {slot: value for slot, value in values.items() if isinstance(value, Component)}
-    return {slot: value for slot, value in components.items() if value != owner.model_fields[slot].default}
+    return {slot: component for slot, component in components.items() if component != defaults[slot].default}
 
 
 def custom_components_by_key(config: Config) -> dict[str, Component]:
-    """By key, such as `model.ffn` or `optim.optimizer`, the components that are not the default."""
-    found = {key: getattr(getattr(config, key.partition(".")[0]), without_section(key)) for key in COMPONENTS}
-    return {key: component for key, component in found.items() if component != COMPONENTS[key]}
+    """By key, such as `model.ffn` or `optim.optimizer`, the components of a config that are not the paper's."""
+    components = {key: getattr(getattr(config, key.partition(".")[0]), without_section(key)) for key in COMPONENTS}
+    return {key: component for key, component in components.items() if component != COMPONENTS[key]}
 
 
 def effective_sizes(config: Config) -> dict[str, int]:
