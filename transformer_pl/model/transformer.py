@@ -77,6 +77,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: Mask, memory: tuple[Tensor, Tensor], memory_mask: Mask, start: int, cache: Cache | None
     ) -> Tensor:
+        """x (B, L, d_model) to the same shape; memory: the encoder's keys and values. See `Transformer.decode`."""
         x = self.residual[0](x, lambda x: self.self_attention(x, mask, start, cache))
         x = self.residual[1](x, lambda x: self.cross_attention(x, memory, memory_mask))
         return self.residual[2](x, self.ffn)
@@ -103,12 +104,12 @@ class Transformer(nn.Module):
         return all(module.incremental for module in modules_with(self, Incremental))
 
     def at_step(self, step: int, steps: int) -> None:
-        """Call `at_step` of the components that have it: which step of how many is trained, or was the last one."""
+        """Call `at_step` of the components that have it: `step`, of `steps`, is trained next or was trained last."""
         for module in modules_with(self, Stepwise):
             module.at_step(step, steps)
 
     def auxiliary(self) -> dict[str, Tensor]:
-        """The auxiliary losses that components have set in their attribute `auxiliary`, summed over them, by name."""
+        """By name, the losses that components have set in their attribute `auxiliary`, summed over components."""
         losses: dict[str, Tensor] = {}
         for module in modules_with(self, Auxiliary):
             for name, loss in module.auxiliary.items():
@@ -120,16 +121,20 @@ class Transformer(nn.Module):
         return self.embedding.logits(self.states(source, target))
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """What the logits of `forward` are a projection of: the decoder's output, (B, Lt, d_model).
+        """The decoder's output (B, Lt, d_model), which the embedding projects to the logits of `forward`.
 
-        The target's padding must come last: no token sees it then, because it is later.
+        The target's padding must come last: no token sees what is later.
         """
         keys = source != PAD
         return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
     def encode(self, source: Tensor, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values (B, h, Ls, d_k or d_v) that each decoder layer attends to, once for all hypotheses."""
-        x, mask = self._embed(source, "encoder"), Mask(keys)
+        """The keys and values (B, h, Ls, d_k or d_v) of source (B, Ls) that each decoder layer attends to.
+
+        keys (B, Ls) is False at padding.
+        """
+        x = self._embed(source, "encoder")
+        mask = Mask(keys)
         for layer in self.encoder:
             x = layer(x, mask)
         x = self.encoder_norm(x)
@@ -144,11 +149,12 @@ class Transformer(nn.Module):
         start: int = 0,
         caches: list[Cache] | None = None,
     ) -> Tensor:
-        """The decoder's output (B, L, d_model) at each of target (B, L), whose first position is start.
+        """The decoder's output (B, L, d_model) at each position of target (B, L).
 
-        The embedding projects it to the logits of the next token.
-        With `caches`, one per layer, the positions before start come from the caches, and the new ones are added.
-        B may be a multiple of the number of sentences in memory: neighbouring hypotheses then share a sentence.
+        memory, memory_mask: what `encode` returns, and its mask. B may be a multiple of the number of sentences in
+        memory: neighbouring hypotheses then share a sentence.
+        start: the position of target's first token.
+        caches: one per layer, with the positions before start, to which those of target are added.
         """
         x = self._embed(target, "decoder", start)
         for layer, keys_values, cache in zip(self.decoder, memory, caches or [None] * len(memory), strict=True):
@@ -177,12 +183,13 @@ class ScaledDotProductAttention(nn.Module):
 
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
-        d_k, seen = Q.shape[-1], mask.dense(Q, K, start)
-        return product(softmax(product(Q * d_k**-0.5, K.mT), seen), V)
+        d_k = Q.shape[-1]
+        return product(softmax(product(Q * d_k**-0.5, K.mT), mask.dense(Q, K, start)), V)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """softmax(Q K^T / sqrt(d_k)), the attention weights: (B, h, Lq, Lk)."""
-        return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), mask.dense(Q, K, start))
+        d_k = Q.shape[-1]
+        return softmax(product(Q * d_k**-0.5, K.mT), mask.dense(Q, K, start))
 
 
 class MultiHeadAttention(nn.Module):
@@ -205,7 +212,10 @@ class MultiHeadAttention(nn.Module):
         return self._heads(self.W_K(x)), self._heads(self.W_V(x))  # (B, h, L, d_k), (B, h, L, d_v)
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        """Attention of every head from x (B, Lq, d_model), projected back to (B, Lq, d_model)."""
+        """Attention of every head from x (B, Lq, d_model) to K and V of `keys_values`: (B, Lq, d_model).
+
+        mask: the keys that each query may see. start: the position of the first query.
+        """
         heads = self.attention(self._heads(self.W_Q(x)), K, V, mask, start)  # (B, h, Lq, d_v)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, Lq, d_model)
 
