@@ -19,7 +19,8 @@ def dry_run(config: Sizes) -> str:
     """Run a model with one layer per stack, forward and backward, and check what each component returns.
 
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
-    InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
+    InputError where a component cannot be called or returns something else than it must. An error of the component's
+    own is passed on.
     """
     check_classes(config)
     try:
@@ -33,17 +34,21 @@ def dry_run(config: Sizes) -> str:
 
 
 def _call(slot: str) -> str:
-    """`component(x, sublayer) and component.final_norm()`."""
+    """How a component of a slot is called, such as `component(x, sublayer) and component.final_norm()`."""
     methods = call_signatures(f"model.{slot}").items()
-    return " and ".join(f"component{'' if name == '__call__' else f'.{name}'}{words}" for name, words in methods)
+    return " and ".join(f"component.{name}{arguments}".replace(".__call__", "") for name, arguments in methods)
 
 
 def check_classes(config: Model | Sizes) -> None:
     """Raise an InputError for the components that are no modules of torch."""
-    own = {slot: import_component(component.path) for slot, component in custom_components(config).items()}
-    classes = [named(slot, component) for slot, component in own.items() if not issubclass(component, nn.Module)]
-    if classes:
-        raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
+    messages = []
+    for slot, component in custom_components(config).items():
+        component_class = import_component(component.path)
+        if not issubclass(component_class, nn.Module):
+            rule = "must be a torch.nn.Module, but is another class; derive one"
+            messages.append(f"{named(slot, component_class)}: {rule}")
+    if messages:
+        raise InputError(*messages)
 
 
 def _device(config: Sizes) -> str:
@@ -84,14 +89,20 @@ def _run(config: Sizes, device: str) -> None:
 
 
 def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-    """A forward hook: the output has the shape and type of the input; of Q, K and V it has (B, h, Lq, d_v)."""
+    """A forward hook: the output must have the shape of the input x; of an attention's Q, K and V (B, h, Lq, d_v)."""
     x = inputs[0]
-    shape = (*x.shape[:-1], inputs[2].shape[-1]) if slot == "attention" else tuple(x.shape)
+    shape = tuple(x.shape)
+    if slot == "attention":
+        V = inputs[2]
+        shape = (*x.shape[:-1], V.shape[-1])
     _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
 
 
 def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
-    """Raise an InputError unless the output is a float32 tensor of this shape."""
+    """Raise an InputError unless the output of a component is a float32 tensor of this shape.
+
+    slot and component: what the message names. where: from which method, or for which input.
+    """
     actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
     if actual != (shape, torch.float32):
         returned = " of ".join(map(str, actual))

@@ -59,9 +59,8 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     at a time. With 32 heads of 2 numbers and 11 tokens this is twice as fast, forward and backward.
     """
     (n, k), m = A.shape[-2:], B.shape[-1]
-    if (
-        _is_eager_on_cpu(A) and A.dtype == torch.float32 and n > 1
-    ):  # one row, as in decoding, is multiplied fast as it is
+    is_one_row = n == 1  # as in decoding, which is fast as it is
+    if _is_eager_on_cpu(A) and A.dtype == torch.float32 and not is_one_row:
         if k <= m and (zeros := _zeros_to_add(k, n * m)):
             return F.pad(A, (0, zeros)) @ F.pad(B, (0, 0, 0, zeros))
         if m < k and (zeros := _zeros_to_add(m, n * k)):
