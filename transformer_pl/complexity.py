@@ -122,9 +122,8 @@ def growth_table(
     columns = [Column("layer", list(layers))]
     orders, times = zip(*layers.values(), strict=True)
     for i, (title, rank) in enumerate((("complexity", None), ("sequential operations", 99), ("longest path", 98))):
-        columns.append(
-            Column(title, [f"O({layer_orders[i]})" if layer_orders else "" for layer_orders in orders], drop_rank=rank)
-        )
+        cells = [f"O({layer_orders[i]})" if layer_orders else "" for layer_orders in orders]
+        columns.append(Column(title, cells, drop_rank=rank))
     fits = [growth(seconds) for seconds in times]
     columns.append(Column("n^p, p =", [f"{fit[0]:.2f} ± {fit[1]:.2f}" if fit else "-" for fit in fits]))
     for rank, n in enumerate(lengths, 1):

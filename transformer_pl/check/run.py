@@ -89,7 +89,7 @@ def _checked(model: Model, vocab_size: int) -> Exemptions:
     if broken:
         raise InputError(*(_message(model, name, how) for name, how in broken.items()))
     reasons = {component.path: exempt(component) for component in custom_components(model).values()}
-    return {path: reasons_by_property for path, reasons_by_property in reasons.items() if reasons_by_property}
+    return {path: exemptions for path, exemptions in reasons.items() if exemptions}
 
 
 def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:

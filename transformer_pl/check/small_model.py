@@ -45,7 +45,7 @@ def move_zeros(module: nn.Module) -> None:
 
 
 def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A new model with the weights and the sentences of this one. seed: of whatever it draws while it is built."""
+    """A new model with the weights and the sentences of this one. seed: for the random numbers of its construction."""
     config = subject.config._replace(p_drop=p_drop)
     torch.manual_seed(seed)
     model = Transformer(config)

@@ -67,7 +67,7 @@ def import_component(path: str) -> type:
     try:
         with component_code():
             module = importlib.import_module(module_name)
-            found = getattr(module, name, None)  # a module may have a __getattr__ of its own
+            component_class = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             place = f"start in the folder that holds {error.name.replace('.', '/')}.py, or add that to PYTHONPATH"
@@ -75,12 +75,12 @@ def import_component(path: str) -> type:
         raise InputError(f"{path}: {described(error)}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
-    if not inspect.isclass(found):
+    if not inspect.isclass(component_class):
         classes = [
             known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
         ]
         raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
-    return found
+    return component_class
 
 
 def check_components(config: Config) -> list[str]:
@@ -111,7 +111,7 @@ def _options(
 ) -> dict[str, Any]:
     """Read the options by the constructor's declared types. Raises one InputError for all that do not fit.
 
-    before: the arguments of the constructor before its options. given: see `build`.
+    before: how many arguments the constructor has before its options. given: see `build`.
     """
     accepted = _accepted(component_class, before)
     messages: list[str] = []
@@ -125,9 +125,9 @@ def _options(
             options[name] = _typed(value, accepted[name])
         except ValidationError as error:
             messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
-    set_ = {*options, *component.options}
-    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in set_]
-    messages += [f"{component.path}: option {name} must be given" for name in needed]
+    for name, parameter in accepted.items():
+        if parameter.default is parameter.empty and name not in options and name not in component.options:
+            messages.append(f"{component.path}: option {name} must be given")
     if messages:
         raise InputError(*messages)
     return options

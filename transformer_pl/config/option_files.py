@@ -26,8 +26,11 @@ def file_digests(component: Component, before: int) -> dict[str, str]:
     declared: dict[str, Any] = {}
     with suppress(InputError):  # a class that cannot be imported is reported by `check_components`
         declared = declared_types(component, before)
-    named = {name: value for name, value in component.options.items() if _is_path(declared.get(name))}
-    paths = {name: Path(str(value)).expanduser() for name, value in named.items() if value is not None}
+    paths = {
+        name: Path(str(value)).expanduser()
+        for name, value in component.options.items()
+        if value is not None and _is_path(declared.get(name))
+    }
     return {name: _digest(path, _state(path)) for name, path in paths.items() if path.exists()}
 
 

@@ -78,16 +78,16 @@ def set_epsilon(peer: Any, epsilon: float = 1e-6) -> None:
 
 def _marian_weights(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Our weights by Marian's names, without positions. theirs: Marian's weights, for the biases that become zero."""
-    own = {name: value.cpu() for name, value in model.state_dict().items()}
-    d_model = own["embedding.weight"].shape[1]
+    ours = {name: value.cpu() for name, value in model.state_dict().items()}
+    d_model = ours["embedding.weight"].shape[1]
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])  # sines, then cosines
-    matrix = own["embedding.weight"][:, order]
+    matrix = ours["embedding.weight"][:, order]
     weights = {"model.shared.weight": matrix, "lm_head.weight": matrix}
     for stack in SUBLAYERS:
         weights[f"model.{stack}.embed_tokens.weight"] = matrix
         for layer in range(len(getattr(model, stack))):
             for their_name, our_name in _names_in_layer(stack).items():
-                value = own[f"{stack}.{layer}.{our_name}"]
+                value = ours[f"{stack}.{layer}.{our_name}"]
                 if our_name.split(".")[-2] not in FROM_D_MODEL:
                     value = value[order]
                 elif our_name.endswith("weight"):

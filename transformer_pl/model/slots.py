@@ -153,7 +153,7 @@ class Stepwise(Protocol):
     """A component that knows the step of the training."""
 
     def at_step(self, step: int, steps: int) -> None:
-        """Called before each training step, and before an evaluation with the last one. Step 1 of `steps` is first."""
+        """Called before each training step, 1 to steps, and before an evaluation with the last step."""
 
 
 @runtime_checkable

@@ -151,6 +151,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The decoder's output (B, L, d_model) at each position of target (B, L).
 
+        mask: the positions of target that each of them may see.
         memory, memory_mask: what `encode` returns, and its mask. B may be a multiple of the number of sentences in
         memory: neighbouring hypotheses then share a sentence.
         start: the position of target's first token.
