@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_pl.check import properties
 from transformer_pl.check.run import CAUSES
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import BOS, EOS, PAD, Optim, not_papers
+from transformer_pl.config import BOS, EOS, PAD, Optim, custom_components
 from transformer_pl.config.components import import_component
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.prepare import prepare
@@ -57,7 +57,9 @@ def as_a_command():
 @pytest.mark.parametrize("keys", COMPONENTS.values(), ids=COMPONENTS)
 def test_a_component_keeps_its_properties(keys):
     model = resolve([Level("test", keys)]).model
-    exempt = {name for one in not_papers(model).values() for name in getattr(import_component(one.path), "exempt", {})}
+    exempt = {
+        name for one in custom_components(model).values() for name in getattr(import_component(one.path), "exempt", {})
+    }
     for name in CAUSES:
         with torch.device(DEVICE):
             assert name in exempt or not getattr(properties, name)(small_model(small(keys)))

@@ -81,7 +81,7 @@ def test_focal_loss_with_gamma_0_is_cross_entropy_and_counts_sure_tokens_less():
 @pytest.mark.parametrize("layer", [0, 3])
 def test_differential_attention_subtracts_a_second_softmax(layer):
     torch.manual_seed(1)
-    attention = DifferentialAttention(CONFIG, Site.of_layer("encoder", layer))
+    attention = DifferentialAttention(CONFIG, Site("encoder", layer))
     Q, K, V = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 5)
     initial = 0.8 - 0.6 * math.exp(-0.3 * layer)
     rate = math.exp((attention.q1 @ attention.k1).item()) - math.exp((attention.q2 @ attention.k2).item()) + initial

@@ -32,7 +32,8 @@ def main(argv: list[str]) -> int:
     options = read_options(argv)
     import torch  # it takes seconds
 
-    sets, lengths = read_pairs(options.set, "--set").values, sorted(options.n)
+    sets = read_pairs(options.set, "--set").values
+    lengths = sorted(options.n)
     sweep = read_sweep(options.file, SCALE if options.scale is None else options.scale, sets=sets)
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / sweep.name
@@ -40,9 +41,12 @@ def main(argv: list[str]) -> int:
     check_models((row.configs[0] for row in sweep.rows), options.runs)
     machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
-    base, cpu = sizes(sweep.base.model, 1), f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
-    conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, "
-    conditions += torch.cuda.get_device_name() if device == "cuda" else cpu
+    base = sizes(sweep.base.model, 1)
+    if device == "cuda":
+        hardware = torch.cuda.get_device_name()
+    else:
+        hardware = f"{describe_environment([])['cpu']}, {torch.get_num_threads()} threads"
+    conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {hardware}"
     table = growth_table(layers, lengths, conditions)
     console = command_console()
     console.print(table.terminal(console.width))
@@ -69,8 +73,11 @@ def read_options(argv: list[str]) -> argparse.Namespace:
 
 
 def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequence[str], dict[int, float]]:
-    """What Table 1 has of the encoder's self-attention layer: the orders, where its class states them, and by length
-    the seconds that it takes, forward and backward, over one sequence that fits into memory."""
+    """The columns of Table 1 for the encoder's self-attention layer.
+
+    Returns the orders that its class states, or nothing, and by length the seconds that it takes, forward and backward,
+    for one sequence. Lengths that do not fit into memory are left out.
+    """
     import torch
     from torch.utils.benchmark import Timer
 
@@ -79,8 +86,9 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
     from transformer_pl.model.slots import InTable1
 
     set_up_gpu()
-    model, seconds = sizes(config.model, 1), {}
-    layer = build(model.self_attention, model, Site.of_layer("encoder", 0)).to(device)
+    model = sizes(config.model, 1)
+    seconds = {}
+    layer = build(model.self_attention, model, Site("encoder", 0)).to(device)
     for n in lengths:
         try:
             names = {"layer": layer, "mask": Mask(), "x": torch.randn(1, n, model.d_model, device=device)}
@@ -89,13 +97,15 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
         except (RuntimeError, MemoryError) as error:
             if not re.search("(?i)memory|bad_alloc", repr(error)):
                 raise
-    orders = getattr(layer, "attention", layer)
-    return orders.table_1 if isinstance(orders, InTable1) else (), seconds
+    attention = getattr(layer, "attention", layer)
+    return attention.table_1 if isinstance(attention, InTable1) else (), seconds
 
 
 def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
-    """The exponent p of n^p, by least squares on the logarithms from length LONG on, and its standard error; None where
-    fewer than three lengths are that long."""
+    """The exponent p of n^p and its standard error, by least squares on the logarithms from length LONG on.
+
+    None where fewer than three lengths are that long.
+    """
     from scipy.stats import linregress
 
     points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= LONG]
@@ -109,16 +119,19 @@ def growth_table(
     layers: Mapping[str, tuple[Sequence[str], dict[int, float]]], lengths: Sequence[int], conditions: str
 ) -> Table:
     """One line per layer: the paper's orders beside the measured growth and times. One record per layer and length."""
-    columns, (orders, times) = [Column("layer", list(layers))], zip(*layers.values(), strict=True)
+    columns = [Column("layer", list(layers))]
+    orders, times = zip(*layers.values(), strict=True)
     for i, (title, rank) in enumerate((("complexity", None), ("sequential operations", 99), ("longest path", 98))):
-        columns.append(Column(title, [f"O({one[i]})" if one else "" for one in orders], drop_rank=rank))
+        cells = [f"O({layer_orders[i]})" if layer_orders else "" for layer_orders in orders]
+        columns.append(Column(title, cells, drop_rank=rank))
     fits = [growth(seconds) for seconds in times]
     columns.append(Column("n^p, p =", [f"{fit[0]:.2f} ± {fit[1]:.2f}" if fit else "-" for fit in fits]))
     for rank, n in enumerate(lengths, 1):
         cells = [f"{float(f'{1e3 * seconds[n]:.3g}'):,g}" if n in seconds else "-" for seconds in times]
         columns.append(Column(f"ms, n={n}", cells, drop_rank=rank))
-    by_layer = zip(layers, times, strict=True)
-    records = [{"layer": name, "n": n, "seconds": t} for name, seconds in by_layer for n, t in seconds.items()]
+    records = [
+        {"layer": name, "n": n, "seconds": t} for name, (_, seconds) in layers.items() for n, t in seconds.items()
+    ]
     notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {LONG} on."]
     return Table([*columns, *Table.of_records(records).all_columns], notes)
 

@@ -19,7 +19,7 @@ from transformer_pl.config.components import build_derived
 from transformer_pl.runtime.errors import InputError, described, shown
 
 LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
-ROUNDED = 0.01  # by which a score may differ from that of the sums
+TOLERANCE = 0.01  # by how much a score may differ from the measure's score of the sums, because of rounding
 LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
 
 Pair = tuple[str, str]  # source and target
@@ -46,7 +46,7 @@ class Corpus:
 class Measure(NamedTuple):
     """The score that a table compares rows by, from 0 to 100; higher is better.
 
-    It is a function of sums over sentences, so that its statistics know what each sentence contributes.
+    It is a function of sums over sentences, so that statistics can resample the sentences.
     """
 
     name: str  # in files: `bleu` is val/bleu and test/bleu
@@ -67,7 +67,7 @@ class Task(ABC):
     """What is read, and what is scored. Source and target are single lines of text, whatever they stand for."""
 
     measure: ClassVar[Measure]
-    others: ClassVar[dict[str, str]] = {}  # metrics beside it, with their titles in tables; higher is better
+    others: ClassVar[dict[str, str]] = {}  # further metrics, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
     text: ClassVar[str] = "the task's own dataset"  # what is read where the data keys name none, for that note
     published: ClassVar[str | None] = None  # the paper's rows: a file of report/published
@@ -103,7 +103,7 @@ class Task(ABC):
 
 
 def best_goal(metric: str) -> Literal["minimize", "maximize"]:
-    """Which way a metric of a validation is better: a loss, or a score of the task."""
+    """Whether a lower or a higher value of a validation's metric is better: a loss, or a score of the task."""
     return "minimize" if metric in LOSSES else "maximize"
 
 
@@ -124,13 +124,14 @@ def open_corpus(data: Data) -> Corpus:
     The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError also
     where such a task fails.
     """
-    task, own = task_of(data), task_digest(data)
-    if not own:
+    task = task_of(data)
+    digest = task_digest(data)
+    if not digest:  # the core's
         return task.corpus(data)
     try:
         corpus = task.corpus(data)
         json.dumps(corpus.fingerprint)
-        return replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": own["task"]})
+        return replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": digest["task"]})
     except InputError:
         raise
     except Exception as error:
@@ -147,7 +148,9 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
         statistics = [[index(number) for number in row] for row in scores.statistics]
         is_finite = measure.name in metrics and bool(np.isfinite([*metrics.values()]).all())
         is_right = is_finite and np.shape(statistics) == (len(references), measure.numbers) and np.min(statistics) >= 0
-        is_right &= is_right and abs(measure.of_sums(np.sum(statistics, 0)) - metrics[measure.name]) < ROUNDED
+        if is_right:
+            score = measure.of_sums(np.sum(statistics, 0))
+            is_right = bool(abs(score - metrics[measure.name]) < TOLERANCE)
     except (AttributeError, TypeError, ValueError):
         is_right = False
     if not is_right:

@@ -39,17 +39,17 @@ def main(argv: list[str]) -> int:
     group.add_argument("--alpha", metavar="A", help="length penalty, Section 6.1 (the trial's)")
     add_runs_option(group)
     options = parser.parse_args(argv)
-    trial, lines = load_trial(options.trial, options.runs), _lines(options.file)
+    trial = load_trial(options.trial, options.runs)
+    chunks = _chunks(options.file)
     data = trial.decoding(options.beam, options.alpha).data
     try:
         with nothing_printed():
             sides = " to ".join(trial.task.sides(data))
             device = next(trial.model.parameters()).device
-        steps = trial.result.steps
         text = f"{data.short_name}, scale {trial.result.scale}"
-        trained = f"{trial.folder.name}: {sides}, trained for {steps:,} steps on {text}; runs on {device}"
+        trained = f"{trial.folder.name}: {sides}, trained for {trial.result.steps:,} steps on {text}; runs on {device}"
         print(plain(trained), file=sys.stderr)
-        for sentences in lines:
+        for sentences in chunks:
             with nothing_printed():
                 translations = trial.translate(sentences, options.beam, options.alpha)
             for text in translations:
@@ -60,8 +60,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _lines(file: Path | None) -> Iterator[list[str]]:
-    """The sentences in chunks; typed ones one at a time."""
+def _chunks(file: Path | None) -> Iterator[list[str]]:
+    """The sentences of a file or of standard input, in chunks; typed sentences come one at a time."""
     if file:
         try:
             text: TextIO = io.StringIO(file.read_bytes().decode("utf-8-sig"), newline="\n")

@@ -7,7 +7,7 @@ from shipped_components import components
 from transformer_pl.check import properties
 from transformer_pl.check.run import CAUSES, exempt
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import Sizes, not_papers
+from transformer_pl.config import Sizes, custom_components
 
 SHIPPED = components() | {  # so small that they matter in short sentences
     "window=3": {"model.attention": "ablations.local_attention.LocalAttention", "model.attention.window": 3},
@@ -20,7 +20,7 @@ SHIPPED = components() | {  # so small that they matter in short sentences
 def test_every_shipped_component_has_the_property(name, keys):
     """Or is exempt from it, with a reason, and really breaks it."""
     config = small_models.small(keys)
-    exempted = {one for component in not_papers(config).values() for one in exempt(component)}
+    exempted = {one for component in custom_components(config).values() for one in exempt(component)}
     assert (getattr(properties, name)(small_model(config)) is not None) == (name in exempted)
 
 

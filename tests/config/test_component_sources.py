@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from transformer_pl.config import COMPONENTS, Component, Config, Data, replaced
+from transformer_pl.config import COMPONENTS, Component, Config, Data, custom_components_by_key
 from transformer_pl.config.component_sources import keep_sources, source_digests, task_digest
 
 
@@ -248,6 +248,6 @@ def test_code_is_what_is_written_and_not_what_is_loaded(module):
 
 def test_the_core_has_no_code_of_its_own_here():
     """Its revision stands for it, as the version of torch for torch's."""
-    assert source_digests(replaced(Config())) == {}
+    assert source_digests(custom_components_by_key(Config())) == {}
     own = {key: component for key, component in COMPONENTS.items() if component.path.startswith("transformer_pl.")}
     assert len(own) > 6 and source_digests(own) == {}

@@ -59,7 +59,7 @@ def test_smoothing_is_that_of_section_5_4():
 @pytest.mark.parametrize("eps_ls", [0.0, 0.1])
 @pytest.mark.parametrize(("chunk", "block"), [(1, 1), (8, 200), (2048, 2**18)])
 def test_the_loss_and_its_gradients_are_torch_s_in_chunks_of_any_size(eps_ls, chunk, block, monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", chunk)
+    monkeypatch.setattr(loss, "TOKENS_AT_ONCE", chunk)
     monkeypatch.setattr(kernels, "CACHED", block)
     embedding, x, target = batch()
     ours = smoothed_loss(embedding, x, target, eps_ls) / 7
@@ -123,7 +123,7 @@ class SumOfTwo(Embedding):
 
 @pytest.mark.parametrize("chunk", [4, 2048])
 def test_two_weights_whose_gradients_are_one_tensor_get_each_their_own(chunk, monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", chunk)
+    monkeypatch.setattr(loss, "TOKENS_AT_ONCE", chunk)
     _, x, target = batch()
     embedding = SumOfTwo()
     ours = torch.autograd.grad(smoothed_loss(embedding, x, target, 0.1), embedding.parameters())
@@ -142,8 +142,8 @@ def test_the_loss_of_bfloat16_is_close():
 
 @pytest.mark.parametrize(("chunk", "part"), [(1, 1), (8, 149), (2048, 2**22)])
 def test_the_likelihood_is_that_of_all_logits_in_chunks_of_any_size(chunk, part, monkeypatch):
-    monkeypatch.setattr(loss, "CHUNK", chunk)
-    monkeypatch.setattr(loss, "PART", part)
+    monkeypatch.setattr(loss, "TOKENS_AT_ONCE", chunk)
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", part)
     embedding, x, target = batch()
     found = negative_log_likelihood(embedding, x, target)
     expected = -embedding.logits(x).log_softmax(-1).gather(-1, target[..., None])[..., 0]

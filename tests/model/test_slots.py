@@ -8,7 +8,7 @@ from helpers import ROOT
 
 from transformer_pl.config import COMPONENTS
 from transformer_pl.config.components import import_component
-from transformer_pl.model.slots import HOOKS, SLOTS, calls
+from transformer_pl.model.slots import HOOKS, SLOTS, call_signatures
 
 pytestmark = pytest.mark.core
 TEXT = (ROOT / "ablations" / "SLOTS.md").read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ def test_the_core_s_component_is_of_its_slot(slot):
     component = import_component(COMPONENTS[slot].path)
     if hasattr(component, "of_states"):  # in place of a call
         return
-    for name, arguments in calls(slot).items():
+    for name, arguments in call_signatures(slot).items():
         is_call = name == "__call__"
         method = getattr(component, "forward" if is_call and hasattr(component, "forward") else name)
         assert signature(method) == arguments
@@ -41,6 +41,6 @@ def test_the_document_names_every_slot_with_its_calls_and_every_hook():
     named = {re.match(r"`([\w.]+)", first)[1]: rest for first, *rest in LINES}
     for slot in SLOTS:
         told = " ".join(named[slot])
-        for name, arguments in calls(slot).items():
+        for name, arguments in call_signatures(slot).items():
             assert (arguments if name == "__call__" else f".{name}{arguments}") in told, (slot, name)
     assert HOOKS.keys() <= named.keys()

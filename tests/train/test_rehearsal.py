@@ -230,7 +230,8 @@ class Swapped(Translation):
         scores = super().score(hypotheses, references, config)
         order = [*range(8), 9, 8]
         swapped = [[row[i] for i in order] for row in scores.statistics]
-        return scores._replace(statistics=swapped, metrics={"bleu": float(self.measure.of_sums(sum_of(swapped)))})
+        bleu = float(self.measure.of_sums(sum_of(swapped)))
+        return scores._replace(statistics=swapped, metrics={"bleu": bleu})
 
 
 def sum_of(rows):

@@ -7,7 +7,7 @@ from small_models import forward_cost
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_pl.config import not_papers, sizes
+from transformer_pl.config import custom_components, sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
@@ -49,7 +49,7 @@ def counted(config, sentences, source, target):
 @rows
 def test_the_formula_is_what_is_built_and_counted(keys):
     config = built_from(keys)
-    assert not not_papers(config)  # so that it is the formula
+    assert not custom_components(config)  # so that it is the formula
     params, flops = counted(config, **SHAPE)
     found = forward_cost(config, *SHAPE.values())
     assert found.params == params

@@ -9,7 +9,7 @@ import inspect
 from typing import Any
 
 from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
-from transformer_pl.config import SLOTS, not_papers
+from transformer_pl.config import SLOTS, custom_components
 from transformer_pl.config.components import check_components, component_names, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, run_command
@@ -36,8 +36,11 @@ def main(argv: list[str]) -> int:
     model = config.model
     vocab_size = 1000  # a sweep checks a component of `embedding` with its own
     measured = isolated(component_names(model), measured_properties, model, vocab_size)
-    own = not_papers(model)
-    exempted = {name: f"{one.path}: {why}" for one in own.values() for name, why in exempt(one).items()}
+    exempted = {
+        name: f"{component.path}: {why}"
+        for component in custom_components(model).values()
+        for name, why in exempt(component).items()
+    }
     held = sum(how is None for how in measured.values())  # nothing else is measured where logits are not finite
     where = f"model.{slot} = {options.component}, at scale {options.scale}{inferred}"
     print(f"{where}: {held} of {len(CAUSES)} properties hold")
@@ -71,31 +74,33 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
 
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
     """The keys of the config that the command line sets."""
-    pairs = read_pairs(options.settings, "command line").values.items()
-    of_slot = f"model.{slot}"
-    return {of_slot: options.component} | {
-        key if key.startswith("model.") else f"{of_slot}.{key}": value for key, value in pairs
-    }
+    keys = {f"model.{slot}": options.component}
+    for key, value in read_pairs(options.settings, "command line").values.items():
+        keys[key if key.startswith("model.") else f"model.{slot}.{key}"] = value
+    return keys
 
 
 def slot_of(path: str, component: type) -> str:
     """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
     from torch import nn  # takes seconds, which --help does not need
 
-    from transformer_pl.model.slots import calls
+    from transformer_pl.model.slots import call_signatures
 
     if not issubclass(component, nn.Module):
         remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
         raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
-    called = {slot: calls(f"model.{slot}") for slot in SLOTS}
-    by_method = {method: slot for slot, methods in called.items() for method in methods if method != "__call__"}
-    by_count = {methods["__call__"].count(",") + 1: slot for slot, methods in called.items() if len(methods) == 1}
+    signatures = {slot: call_signatures(f"model.{slot}") for slot in SLOTS}
+    by_method = {method: slot for slot, methods in signatures.items() for method in methods if method != "__call__"}
+    by_count = {methods["__call__"].count(",") + 1: slot for slot, methods in signatures.items() if len(methods) == 1}
     _, *arguments = inspect.signature(component.forward).parameters  # without self
-    slots = [slot for method, slot in by_method.items() if hasattr(component, method)]
-    slots += ["attention"] if arguments[:1] == ["Q"] else []
-    if not slots and len(arguments) not in by_count:
-        raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
-    return slots[0] if slots else by_count[len(arguments)]
+    for method, slot in by_method.items():
+        if hasattr(component, method):
+            return slot
+    if arguments[:1] == ["Q"]:
+        return "attention"
+    if len(arguments) in by_count:
+        return by_count[len(arguments)]
+    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import Model, Sizes, not_papers
+from transformer_pl.config import Model, Sizes, custom_components
 from transformer_pl.config.components import component_names, import_component, named
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
-from transformer_pl.model.slots import Auxiliary, calls, having
+from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
 from transformer_pl.runtime.errors import InputError, described
 
 
@@ -19,30 +19,36 @@ def dry_run(config: Sizes) -> str:
     """Run a model with one layer per stack, forward and backward, and check what each component returns.
 
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
-    InputError where a component cannot be called or returns something else than it must, and whatever it raises itself.
+    InputError where a component cannot be called or returns something else than it must. An error of the component's
+    own is passed on.
     """
     check_classes(config)
     try:
         return _device(config.with_layers(1))
     except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
         expected = "; ".join(
-            f"model.{slot} is built as CLASS(config, site) and called as {_call(slot)}" for slot in not_papers(config)
+            f"model.{slot} is built as CLASS(config, site) and called as {_call(slot)}"
+            for slot in custom_components(config)
         )
         raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {expected}") from None
 
 
 def _call(slot: str) -> str:
-    """`component(x, sublayer) and component.final_norm()`."""
-    methods = calls(f"model.{slot}").items()
-    return " and ".join(f"component{'' if name == '__call__' else f'.{name}'}{words}" for name, words in methods)
+    """How a component of a slot is called, such as `component(x, sublayer) and component.final_norm()`."""
+    methods = call_signatures(f"model.{slot}").items()
+    return " and ".join(f"component.{name}{arguments}".replace(".__call__", "") for name, arguments in methods)
 
 
 def check_classes(config: Model | Sizes) -> None:
     """Raise an InputError for the components that are no modules of torch."""
-    own = {slot: import_component(component.path) for slot, component in not_papers(config).items()}
-    classes = [named(slot, component) for slot, component in own.items() if not issubclass(component, nn.Module)]
-    if classes:
-        raise InputError(*(f"{one}: must be a torch.nn.Module, but is another class; derive one" for one in classes))
+    messages = []
+    for slot, component in custom_components(config).items():
+        component_class = import_component(component.path)
+        if not issubclass(component_class, nn.Module):
+            rule = "must be a torch.nn.Module, but is another class; derive one"
+            messages.append(f"{named(slot, component_class)}: {rule}")
+    if messages:
+        raise InputError(*messages)
 
 
 def _device(config: Sizes) -> str:
@@ -66,12 +72,12 @@ def _run(config: Sizes, device: str) -> None:
         for site, ids in (("encoder", source), ("decoder", target)):
             shape = (*ids.shape, config.d_model)
             _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
-        for slot, component in not_papers(config).items():
+        for slot, component in custom_components(config).items():
             for module in model.modules():
                 if type(module) is import_component(component.path):
                     module.register_forward_hook(partial(_check_slot, slot))
         states = model.states(source, target)
-        auxiliary = [(module, dict(module.auxiliary)) for module in having(model, Auxiliary)]
+        auxiliary = [(module, dict(module.auxiliary)) for module in modules_with(model, Auxiliary)]
         logits = embedding.logits(states)
         _check("embedding", type(embedding), logits, (*target.shape, config.vocab_size), "from logits")
         for module, losses in auxiliary:
@@ -83,14 +89,20 @@ def _run(config: Sizes, device: str) -> None:
 
 
 def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-    """A forward hook: the output has the shape and type of the input; of Q, K and V it has (B, h, Lq, d_v)."""
+    """A forward hook: the output must have the shape of the input x; of an attention's Q, K and V (B, h, Lq, d_v)."""
     x = inputs[0]
-    shape = (*x.shape[:-1], inputs[2].shape[-1]) if slot == "attention" else tuple(x.shape)
+    shape = tuple(x.shape)
+    if slot == "attention":
+        V = inputs[2]
+        shape = (*x.shape[:-1], V.shape[-1])
     _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
 
 
 def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
-    """Raise an InputError unless the output is a float32 tensor of this shape."""
+    """Raise an InputError unless the output of a component is a float32 tensor of this shape.
+
+    slot and component: what the message names. where: from which method, or for which input.
+    """
     actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
     if actual != (shape, torch.float32):
         returned = " of ".join(map(str, actual))

@@ -30,7 +30,7 @@ from transformer_pl.config.components import build
 from transformer_pl.model import Mask, has_weights
 from transformer_pl.model.beam_search import CachedSteps
 
-LONG = 80  # longer than 64
+LONG = 80  # tokens of a long sentence: more than 64, which is a usual block of positions
 MODES = {"in evaluation": False, "in training": True}
 
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
@@ -44,8 +44,7 @@ def with_another_token(ids: Tensor, t: int) -> Tensor:
     """The same sentences with another token at position t, where they have one."""
     changed = ids.clone()
     is_token = ids[:, t] != PAD
-    least = int(ids[ids != PAD].min())
-    greatest = int(ids.max())
+    least, greatest = int(ids[ids != PAD].min()), int(ids.max())
     changed[is_token, t] = torch.where(ids[:, t] == greatest, least, greatest)[is_token]
     return changed
 
@@ -53,7 +52,7 @@ def with_another_token(ids: Tensor, t: int) -> Tensor:
 def with_each_token_changed(
     subject: Subject, side: str, positions: Sequence[int]
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """For each position the logits before and after another token stands there, in the source or in the target.
+    """For each position of the `source` or `target`: the position, the logits, and the logits with another token there.
 
     All are computed in one batch.
     """
@@ -78,12 +77,14 @@ def the_future_is_hidden(subject: Subject) -> str | None:
     """A later token of the target changes no earlier logits, in evaluation and in training.
 
     The decoder is trained to predict token t + 1 from the tokens up to t. If it can look at token t + 1, it copies:
-    its validation loss is too good, and its translations are bad. It may do so in one path of the code alone: in
+    its validation loss is too good, and its translations are bad. It may look in a single path of the code: in
     training, without padding, in long sentences, or after steps of training.
     """
-    at = torch.arange(LONG)
-    source, target = (subject.source[0, places % SOURCE_LENGTH][None] for places in (at, at // 2))
-    long = subject._replace(source=source, target=target)  # without padding
+    long_positions = torch.arange(LONG)
+    long = subject._replace(  # without padding
+        source=subject.source[:1, long_positions % SOURCE_LENGTH],
+        target=subject.source[:1, long_positions // 2 % SOURCE_LENGTH],
+    )
     for kind, sentences, positions in (
         ("", subject, range(1, TARGET_LENGTH)),
         (f" of a sentence of {LONG} tokens", long, (1, 2, 3, LONG // 2, LONG - 1)),
@@ -103,7 +104,8 @@ def padding_changes_nothing(subject: Subject) -> str | None:
     Batches are padded to their longest sentence, so a result would depend on which sentences share a batch.
     """
     source, target = subject.source, subject.target
-    embed, noise = subject.model._embed, torch.linspace(-2, 2, subject.config.d_model)
+    embed = subject.model._embed
+    noise = torch.linspace(-2, 2, subject.config.d_model)
 
     def with_noise(ids: Tensor, site: str, start: int = 0) -> Tensor:
         return embed(ids, site, start) + noise * (ids == PAD)[:, :, None]
@@ -160,15 +162,17 @@ def every_weight_gets_a_gradient(subject: Subject) -> str | None:
                 without.pop(name, None)
         if not without:
             return None
-    names = ", ".join(list(without)[:3]) + (f" and {len(without) - 3} others" if len(without) > 3 else "")
+    names = ", ".join(list(without)[:3])
+    if len(without) > 3:
+        names += f" and {len(without) - 3} others"
     return f"{names}: no gradient in {GRADIENT_TRIES} models, each with other weights and sentences"
 
 
 def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | None:
     """Decoding token by token, as beam search does, gives the logits of decoding all tokens at once, as in training.
 
-    With the cache and without it, while hypotheses change places and a sentence ends. A component that cannot continue
-    from a cache says `incremental = False`; then each step computes the whole prefix.
+    This is measured with the cache and without it, while hypotheses change places and a sentence ends. A component that
+    cannot continue from a cache says `incremental = False`; then each step computes the whole prefix.
     """
     model = subject.model.eval()
     target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
@@ -178,10 +182,15 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
         if not incremental:
             model.embedding.incremental = False
         with torch.no_grad():
-            step, hypotheses = CachedSteps(model, subject.source), torch.arange(2 * SENTENCES)
+            step = CachedSteps(model, subject.source)
+            hypotheses = torch.arange(2 * SENTENCES)
             for t in range(TARGET_LENGTH):
-                pairs = torch.arange(len(hypotheses)).view(-1, 2)[int(t == 3) :].flip(1)  # at step 3 a sentence ends
-                origin = pairs[:, :1].expand(-1, 2) if t == 5 else pairs  # at step 5 both go on from one
+                pairs = torch.arange(len(hypotheses)).view(-1, 2)
+                if t == 3:  # a sentence ends
+                    pairs = pairs[1:]
+                origin = pairs.flip(1)
+                if t == 5:  # both hypotheses of a sentence extend the same one
+                    origin = origin[:, :1].expand(-1, 2)
                 hypotheses = hypotheses[origin.flatten()]
                 prefixes = target[hypotheses.view(-1, 2), : t + 1]
                 found = step(prefixes, origin if t else origin // 2).log_softmax(-1).flatten(0, 1)
@@ -202,11 +211,12 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
-        attention = build(config.attention, config, Site.of_layer(site, 0))
+        attention = build(config.attention, config, Site(site, 0))
         if not has_weights(attention):
             continue
         move_zeros(attention)
-        mask, queries = Mask(causal=True) if site == "decoder" else Mask(keys), Q[:, :, start:]
+        mask = Mask(causal=True) if site == "decoder" else Mask(keys)
+        queries = Q[:, :, start:]
         with torch.no_grad():
             change = attention(queries, K, V, mask, start) - attention(queries, K, other, mask, start)
             error = (change - attention.weights(queries, K, mask, start) @ (V - other)).abs().max().item()
@@ -235,7 +245,7 @@ def saved_weights_are_all(subject: Subject) -> str | None:
     moved_on(subject)
     try:
         safetensors.torch.save({name: value.contiguous().clone() for name, value in subject.model.state_dict().items()})
-    except Exception as error:  # of what a component gives, which may be anything
+    except Exception as error:  # a component may put anything into its state
         return f"the weights cannot be saved as safetensors: {error}"
     subject.model.eval()
     loaded = rebuilt(subject, seed=SEED + 1)
@@ -248,8 +258,8 @@ def saved_weights_are_all(subject: Subject) -> str | None:
 def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
     """A model that is moved to another device computes there.
 
-    Otherwise it fails on a GPU. It is measured without a GPU, on torch's meta device, which computes shapes alone: in
-    training, in evaluation, and in two steps of decoding. What reads values is not measured.
+    Otherwise it fails on a GPU. This is measured without a GPU, on torch's meta device, which computes shapes alone: in
+    training, in evaluation, and in two steps of decoding. Code that reads values cannot be measured so.
     """
     moved = rebuilt(subject).model.to("meta")
     source, target = subject.source.to("meta"), subject.target.to("meta")

@@ -1,4 +1,4 @@
-"""Run every check of a model's components, once for each source, and keep what passed in the runs folder.
+"""Run every check of a model's components, once for each version of their code; what passed is kept in the runs folder.
 
 The components run in a child process, because they may hang, crash or exit.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.config import Component, Config, Model, not_papers, sizes
+from transformer_pl.config import Component, Config, Model, custom_components, sizes
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import component_names, import_component
 from transformer_pl.runtime.digests import value_digest
@@ -45,7 +45,7 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     What passed is kept in `runs/checks`, so that it is checked once for each source, sizes and version of torch.
     Raises an InputError for each property that is broken, and for a component that does not run.
     """
-    if not not_papers(model):
+    if not custom_components(model):
         return {}
     path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
     if passed := read_json(path):
@@ -59,9 +59,9 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
 
 def check_models(configs: Iterable[Config], runs: Path) -> None:
     """Check the components of several configs. Raises one InputError for all that is broken."""
-    configs = list(configs)
-    alike = [sizes(one.model, one.data.vocab_size).with_layers(1)._replace(p_drop=0.0) for one in configs]
-    different = dict(zip(alike, configs, strict=True))  # in what a check depends on
+    different = {}  # configs that differ in what a check depends on
+    for config in configs:
+        different[sizes(config.model, config.data.vocab_size).with_layers(1)._replace(p_drop=0.0)] = config
     collect_errors(lambda key: check_model(different[key].model, different[key].data.vocab_size, runs), different)
 
 
@@ -69,8 +69,8 @@ def exempt(component: Component) -> dict[str, str]:
     """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
     from transformer_pl.model.slots import Exempt  # imports torch, as the component does
 
-    found: Any = import_component(component.path)
-    reasons = found.exempt if isinstance(found, Exempt) else {}
+    component_class: Any = import_component(component.path)
+    reasons = component_class.exempt if isinstance(component_class, Exempt) else {}
     if not isinstance(reasons, dict) or not all(
         name in CAUSES and isinstance(why, str) and why.strip() for name, why in reasons.items()
     ):
@@ -88,15 +88,16 @@ def _checked(model: Model, vocab_size: int) -> Exemptions:
     broken = {name: how for name, how in measured_properties(model, vocab_size).items() if how}
     if broken:
         raise InputError(*(_message(model, name, how) for name, how in broken.items()))
-    return {one.path: reasons for one in not_papers(model).values() if (reasons := exempt(one))}
+    reasons = {component.path: exempt(component) for component in custom_components(model).values()}
+    return {path: exemptions for path, exemptions in reasons.items() if exemptions}
 
 
 def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     """How each property is broken, by its name; None where it holds.
 
-    Those that a component is exempt from are left out, and all others where the logits are not finite. Raises an
-    InputError for a component that cannot be called or returns something else than it must, and whatever a component
-    raises itself in a pass of a model with one layer.
+    The properties that a component is exempt from are left out. Where the logits are not finite, nothing else can be
+    measured. Raises an InputError for a component that cannot be called or returns something else than it must. An
+    error of the component's own, in a pass of a model with one layer, is passed on.
     """
     import torch
 
@@ -104,21 +105,23 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
     from transformer_pl.check.dry_run import dry_run
     from transformer_pl.check.small_model import small_model
 
-    if "embedding" not in not_papers(model):
+    if "embedding" not in custom_components(model):
         vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
     config = sizes(model, vocab_size)
     device = dry_run(config)
     config = config.with_layers(2)._replace(p_drop=0.0)
-    devices = [] if device == "cpu" else [torch.cuda.current_device()]  # whose random numbers are drawn
-    exempted = {name for component in not_papers(model).values() for name in exempt(component)}
+    gpus = [] if device == "cpu" else [torch.cuda.current_device()]
+    exempted = {name for component in custom_components(model).values() for name in exempt(component)}
     measured: dict[str, str | None] = {}
-    for name in (name for name in CAUSES if name not in exempted):
-        with torch.random.fork_rng(devices), torch.device(device):
+    for name in CAUSES:
+        if name in exempted:
+            continue
+        with torch.random.fork_rng(gpus), torch.device(device):
             try:
                 measured[name] = getattr(properties, name)(small_model(config))
             except Exception as error:  # the others are measured all the same
                 measured[name] = f"it fails at {described(error)}"
-        if measured[name] and name == "the_logits_are_finite":  # then nothing else can be measured
+        if measured[name] and name == "the_logits_are_finite":
             break
     return measured
 
@@ -133,11 +136,12 @@ def frozen_weights(model: Model, vocab_size: int) -> dict[str, int]:
 
 def _message(model: Model, name: str, how: str) -> str:
     """The error for a broken property, with what usually breaks it and the command that measures it again."""
-    own = not_papers(model)
-    slot, first = next(iter(own.items()))
-    words = [f"model.{other}={component.path}" for other, component in own.items() if other != slot]
-    words += [f"model.{other}.{key}={value}" for other, one in own.items() for key, value in one.options.items()]
-    command = join(["python", "-m", "transformer_pl.check", first.path, *words, "--slot", slot])
+    components = custom_components(model)
+    first_slot, first_component = next(iter(components.items()))
+    words = [f"model.{slot}={component.path}" for slot, component in components.items() if slot != first_slot]
+    for slot, component in components.items():
+        words += [f"model.{slot}.{key}={value}" for key, value in component.options.items()]
+    command = join(["python", "-m", "transformer_pl.check", first_component.path, *words, "--slot", first_slot])
     return (
         f"{component_names(model)}: must keep the property {name}, but {how}; usual cause: {CAUSES[name]}; to check it "
         f"again run `{command}`"
@@ -152,7 +156,7 @@ def _digest(model: Model, vocab_size: int) -> str:
     """What a result depends on, as 12 hexadecimal digits."""
     inputs: dict[str, Any] = {
         "sizes": sizes(model, vocab_size).with_layers(1)._replace(p_drop=0)._asdict(),
-        "sources": source_digests(not_papers(model)),
+        "sources": source_digests(custom_components(model)),
         "revision": CHECKS_REVISION,
         "torch": importlib.metadata.version("torch"),  # without importing it
     }

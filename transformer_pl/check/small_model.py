@@ -15,7 +15,7 @@ SEED = 1
 
 
 class Subject(NamedTuple):
-    """A model to measure, and sentences: of one of them the source is padded, of another the target."""
+    """A model to measure, and sentences for it."""
 
     config: Sizes
     model: Transformer
@@ -39,13 +39,13 @@ def small_model(config: Sizes, seed: int = SEED) -> Subject:
 
 @torch.no_grad()
 def move_zeros(module: nn.Module) -> None:
-    """Move the weights that start at zero."""
+    """Replace the weights that are zero by random numbers."""
     for parameter in module.parameters():
         parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
 
 
 def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
-    """A new model, with the weights of this one and the same sentences."""
+    """A new model with the weights and the sentences of this one. seed: for the random numbers of its construction."""
     config = subject.config._replace(p_drop=p_drop)
     torch.manual_seed(seed)
     model = Transformer(config)
@@ -54,7 +54,7 @@ def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
 
 
 def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
-    """Logits (B, L, V) of a pass that leaves no trace.
+    """Logits (B, L, V) of a pass that leaves no trace. source, target: in place of the subject's.
 
     Random numbers, such as those of stochastic depth, and buffers, such as a running statistic, are the same in every
     call.
@@ -67,7 +67,7 @@ def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None
 
 
 def moved_on(subject: Subject) -> Tensor:
-    """Logits of a pass after which buffers stay as it leaves them, with new random numbers."""
+    """Logits of a pass with new random numbers, which leaves its changes in the buffers."""
     with torch.no_grad():
         return subject.model(subject.source, subject.target)
 
@@ -75,7 +75,10 @@ def moved_on(subject: Subject) -> Tensor:
 def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
     """Where two tensors differ most, and by how much; empty if by no more than the limit.
 
-    They are (sentences, positions, V), or (sentences, V) of one position. where: the (sentences, positions) that count.
+    found, expected: (sentences, positions, V), or (sentences, V) of one position.
+    limit: in units of the standard deviation of expected.
+    where: (sentences, positions), True where a difference counts.
+    position: what the first position is called in the text.
     """
     found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
     by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)

@@ -25,10 +25,10 @@ from transformer_pl.config.sizes import (
     STACKS,
     Site,
     Sizes,
+    custom_components,
+    custom_components_by_key,
     effective_sizes,
     nominal_sizes,
-    not_papers,
-    replaced,
     sizes,
 )
 from transformer_pl.config.types import Callback, Component, Count, Plugin, Positive, Section

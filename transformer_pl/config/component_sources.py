@@ -1,16 +1,20 @@
 """The code of components and tasks that are not the core's: a digest of it, and copies that stay with a trial.
 
-The code of a class is its statement, the statements of its file that this one refers to, and so on; what its file does
-when it is imported; and every other file of the user's that this code imports, whole. Other classes of its file may
-change, unless the code looks names up while it runs: then the whole file counts. Files are read, and no module is
-imported: every process must find the same, and a stranger's result may name any module. Installed packages, code that
-is chosen at run time and files that code opens by itself are not seen.
+The code of a class has three parts: the statement that defines it, with the statements of its file that it refers to,
+directly or through others; what its file does when it is imported; and, whole, every other file of the user's that this
+code imports. Other classes of its file may change without a new digest, unless the code looks names up while it runs:
+then the whole file counts.
+
+Files are read, and no module is imported, because every process must find the same code, and because a stranger's
+result may name any module. Installed packages, code that is chosen at run time and files that the code opens by itself
+are not part of the digest.
 """
 
 import ast
 import os
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
@@ -24,16 +28,15 @@ from transformer_pl.runtime.errors import installed
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.ClassDef, *FUNCTIONS)
-LOOKING_UP = {"globals", "vars", "eval", "exec", "__import__", "import_module"}  # by a name made at run time
+LOOKUPS = {"globals", "vars", "eval", "exec", "__import__", "import_module"}  # by a name made at run time
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
-    """A digest of the code of every component that is not the core's, by the same names. Another code makes another
-    trial.
+    """A digest of the code of every component that is not the core's, by the same names.
 
     components: by slot; a callback by its path.
     """
-    return {name: _digest(one.path) for name, one in components.items() if not is_core(one.path)}
+    return {name: _digest(component.path) for name, component in components.items() if not is_core(component.path)}
 
 
 def task_digest(data: Data) -> dict[str, str]:
@@ -65,42 +68,51 @@ def _digest(path: str) -> str:
 
 
 def _code(path: str) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
-    """By module of the user's, in the order in which they are found: the statements of the code of a class."""
+    """The code of a class: by module of the user's, in the order in which they are found, the statements that count."""
     module, _, name = path.rpartition(".")
     code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
-    found = [module]
-    for module in found:  # which grows
+    to_read = deque([module])
+    while to_read:
+        module = to_read.popleft()
         spec = _spec(module) if module not in code and _is_users(module) else None
         if spec and spec.has_location and spec.origin:
             statements = _statements(Path(spec.origin))
-            code[module] = spec, statements if code else _referred(statements, name)
-            found += [one for statement in code[module][1] for one in _imported(statement, spec.parent or "")]
-        found += [module.rpartition(".")[0]] if "." in module else []  # the packages above are imported, too
+            if not code:  # the file of the class itself
+                statements = _referred(statements, name)
+            code[module] = spec, statements
+            for statement in statements:
+                to_read.extend(_imported(statement, spec.parent or ""))
+        if "." in module:
+            to_read.append(module.rpartition(".")[0])  # the packages above are imported, too
     return code
 
 
 def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
     """The statements of a file that bind a name, those that they refer to, and those that run when it is imported.
 
-    All of them where it cannot be known which these are.
+    It returns all statements where it cannot be known which these are.
     """
-    binding: dict[str, list[int]] = {}
+    binding: dict[str, list[int]] = {}  # by name, the indexes of the statements that bind it
+    users_own = set[str]()  # names of the user's own functions and classes
     for index, statement in enumerate(statements):
         for bound in _bound(statement):
             binding.setdefault(bound, []).append(index)
+        if isinstance(statement, DEFINITIONS) or _imports_users(statement):
+            users_own |= _bound(statement)
     if name not in binding or "*" in binding or any(map(_observes_subclasses, statements)):
         return statements
-    own = {bound for one in statements if isinstance(one, DEFINITIONS) or _imports_users(one) for bound in _bound(one)}
-    needed, found = set[int](), [index for index, one in enumerate(statements) if _runs(one, own)]
-    found += binding[name]
+    needed = set[int]()
+    found = {index for index, statement in enumerate(statements) if _runs(statement, users_own)}
+    found.update(binding[name])
     while found:
-        needed.update(found)
-        names = {referred for index in found for referred in _names(statements[index])}
         if any(_looks_up(statements[index]) for index in found):
             return statements
-        found = [index for referred in names for index in binding.get(referred, ()) if index not in needed]
-        known = {bound for bound, places in binding.items() if needed.intersection(places)}
-        found += [i for i, one in enumerate(statements) if i not in needed and _calls(one, known)]
+        needed |= found
+        referred = {reference for index in found for reference in _names(statements[index])}
+        known = {bound for bound, indexes in binding.items() if needed.intersection(indexes)}
+        found = {index for reference in referred for index in binding.get(reference, ())}
+        found |= {index for index, statement in enumerate(statements) if _calls(statement, known)}
+        found -= needed
     return [statements[index] for index in sorted(needed)]
 
 
@@ -116,8 +128,8 @@ def _looks_up(statement: ast.stmt) -> bool:
     """Whether a statement may find what it refers to by a name that is made at run time."""
     called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
     return any(
-        (isinstance(node, ast.Name) and node.id in LOOKING_UP)
-        or (isinstance(node, ast.Attribute) and node.attr in LOOKING_UP)
+        (isinstance(node, ast.Name) and node.id in LOOKUPS)
+        or (isinstance(node, ast.Attribute) and node.attr in LOOKUPS)
         # `sys.modules`, but not the method of torch's modules
         or (isinstance(node, ast.Attribute) and node.attr == "modules" and id(node) not in called)
         for node in ast.walk(statement)
@@ -139,18 +151,16 @@ def _imports_users(statement: ast.stmt) -> bool:
     return is_relative or any(map(_is_users, _imported(statement, "")))
 
 
-def _runs(statement: ast.stmt, own: set[str]) -> bool:
+def _runs(statement: ast.stmt, users_own: set[str]) -> bool:
     """Whether a statement may do something else than binding names when its file is imported.
 
-    own: the names of the user's own functions and classes, which may do anything where they are called.
+    users_own: the names of the user's own functions and classes, which may do anything where they are called.
     """
     if _is_main(statement):
         return False
-    if not isinstance(statement, DEFINITIONS) and (
-        not _bound(statement) or any(map(_has_effect, _executed(statement)))
-    ):
-        return True
-    return _calls(statement, own)
+    if isinstance(statement, DEFINITIONS):
+        return _calls(statement, users_own)
+    return not _bound(statement) or any(map(_has_effect, _executed(statement))) or _calls(statement, users_own)
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
@@ -174,7 +184,7 @@ def _calls(statement: ast.stmt, names: set[str]) -> bool:
     called: Sequence[ast.AST] = [node for node in _executed(statement) if isinstance(node, ast.Call)]
     if isinstance(statement, DEFINITIONS):
         called = statement.decorator_list
-    return any(isinstance(node, ast.Name) and node.id in names for one in called for node in ast.walk(one))
+    return any(isinstance(node, ast.Name) and node.id in names for call in called for node in ast.walk(call))
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -188,9 +198,11 @@ def _is_main(statement: ast.stmt) -> bool:
 
 def _bound(statement: ast.stmt) -> set[str]:
     """The names that a statement of a module binds."""
+    if isinstance(statement, DEFINITIONS):
+        return {statement.name}
     bound = set()
-    for node in [statement] if isinstance(statement, DEFINITIONS) else ast.walk(statement):
-        if isinstance(node, DEFINITIONS):  # also in a branch, such as `try`
+    for node in ast.walk(statement):
+        if isinstance(node, DEFINITIONS):  # in a branch, such as `try`
             bound.add(node.name)
         elif isinstance(node, ast.alias):
             bound.add(node.asname or node.name.partition(".")[0])
@@ -200,7 +212,7 @@ def _bound(statement: ast.stmt) -> set[str]:
 
 
 def _imported(statement: ast.stmt, package: str) -> Iterator[str]:
-    """The modules that a statement imports. Of `from a import b` these are `a`, and `a.b` where that is one."""
+    """The modules that a statement may import. Of `from a import b` these are `a`, and `a.b`, which may be a module."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -229,7 +241,7 @@ def _statements(file: Path) -> list[ast.stmt]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, *DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-    return [one for statement in tree.body for one in _single_imports(statement)]
+    return [single for statement in tree.body for single in _single_imports(statement)]
 
 
 def _is_users(name: str) -> bool:
@@ -243,7 +255,7 @@ def _is_users(name: str) -> bool:
 def _spec(name: str) -> ModuleSpec | None:
     """Where a module lies; None where it is not found. Neither it nor a package above it is imported."""
     spec: ModuleSpec | None = None
-    places: list[str] | None = None  # where to look: anywhere, then in the package above
+    places: list[str] | None = None  # where to look: at first anywhere, then in the package above
     for depth in range(1, name.count(".") + 2):
         spec = _found(".".join(name.split(".")[:depth]), places)
         if spec is None:
@@ -253,6 +265,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _found(name: str, places: list[str] | None) -> ModuleSpec | None:
+    """Where one finder of Python finds a module, among these places."""
     for finder in sys.meta_path:
         with suppress(Exception):  # also of a finder that somebody has added
             if spec := finder.find_spec(name, places):

@@ -12,23 +12,32 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from transformer_pl.config import Component, Config, Model, Sizes, is_option, not_papers, replaced
+from transformer_pl.config import (
+    Component,
+    Config,
+    Model,
+    Sizes,
+    custom_components,
+    custom_components_by_key,
+    is_option,
+)
 from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
-BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}  # of Lightning, by name: it is not imported here
-# By section: the arguments of a constructor before its options.
-BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0, "trainer": 0}
-READING = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
+# The base classes of plugins, in Lightning; by name, because importing it takes seconds.
+BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
+BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0, "trainer": 0}  # by section: arguments of a constructor before them
+NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
 def build(component: Component, *arguments: Any, **given: Any) -> Any:
     """Build a component with these arguments before its options.
 
-    given: options where its constructor takes them, they fit, and the component does not set them.
-    Of the model these are its `Sizes` and the site (see `Site`), which is None for the embedding; of `optim` the
-    parameters and the rate of an optimizer, or `Sizes` and `Optim` of a schedule and a loss.
+    arguments: for a component of the model its `Sizes` and its site (see `Site`), which is None for the embedding; for
+    an optimizer the parameters and the rate; for a schedule and a loss `Sizes` and `Optim`.
+    given: further options, each of which is used where the constructor takes it, it fits, and the component does not
+    set it.
     """
     component_class = import_component(component.path)
     with component_code():
@@ -36,7 +45,7 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
 
 
 def build_derived(key: str, component: Component, base: type) -> Any:
-    """Build the component of a key whose class must be derived from `base`: no other class is built.
+    """Build the component of a key whose class must be derived from `base`. No other class is built.
 
     Raises an InputError that begins with the key.
     """
@@ -58,7 +67,7 @@ def import_component(path: str) -> type:
     try:
         with component_code():
             module = importlib.import_module(module_name)
-            found = getattr(module, name, None)  # a module may have a __getattr__ of its own
+            component_class = getattr(module, name, None)  # a module may have a __getattr__ of its own
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             place = f"start in the folder that holds {error.name.replace('.', '/')}.py, or add that to PYTHONPATH"
@@ -66,23 +75,24 @@ def import_component(path: str) -> type:
         raise InputError(f"{path}: {described(error)}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
-    if not inspect.isclass(found):
+    if not inspect.isclass(component_class):
         classes = [
             known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
         ]
         raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
-    return found
+    return component_class
 
 
 def check_components(config: Config) -> list[str]:
-    """The mistakes of components that are not the default: import, signature, options. The others are not imported."""
-    messages, plugins = [], [(key, one) for key, listed in config.trainer.plugins.items() for one in listed]
-    for key, component in [*replaced(config).items(), *plugins]:
+    """The mistakes in components that are not the default: of import, signature and options."""
+    messages = []
+    plugins = [(key, plugin) for key, listed in config.trainer.plugins.items() for plugin in listed]
+    for key, component in [*custom_components_by_key(config).items(), *plugins]:
         try:
             component_class, base = import_component(component.path), BASES.get(key)
             given = {"save_dir": "."} if base else None  # a logger gets it where it takes one
             _options(component, component_class, BEFORE_OPTIONS[key.partition(".")[0]], given)
-            if base and base not in [one.__name__ for one in component_class.__mro__]:
+            if base and base not in [parent.__name__ for parent in component_class.__mro__]:
                 messages.append(f"{key} = {component.path}: must be derived from Lightning's {base}")
         except InputError as error:
             messages += [f"{key} = {message}" for message in error.messages]
@@ -101,7 +111,7 @@ def _options(
 ) -> dict[str, Any]:
     """Read the options by the constructor's declared types. Raises one InputError for all that do not fit.
 
-    before: the arguments of the constructor before its options. given: see `build`.
+    before: how many arguments the constructor has before its options. given: see `build`.
     """
     accepted = _accepted(component_class, before)
     messages: list[str] = []
@@ -115,19 +125,23 @@ def _options(
             options[name] = _typed(value, accepted[name])
         except ValidationError as error:
             messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
-    set_ = {*options, *component.options}
-    needed = [name for name, p in accepted.items() if p.default is p.empty and name not in set_]
-    messages += [f"{component.path}: option {name} must be given" for name in needed]
+    for name, parameter in accepted.items():
+        if parameter.default is parameter.empty and name not in options and name not in component.options:
+            messages.append(f"{component.path}: option {name} must be given")
     if messages:
         raise InputError(*messages)
     return options
 
 
 def option_default(config: Config, key: str) -> Any:
-    """The default of an option, such as `optim.optimizer.momentum`, of the component that fills its slot; None where
-    it has none."""
-    section, slot, name = key.split(".") if is_option(key) else ("", "", "")
-    return _defaults(getattr(getattr(config, section), slot), BEFORE_OPTIONS[section]).get(name) if name else None
+    """The default of an option, such as `optim.optimizer.momentum`, in the component that fills its slot.
+
+    None where the option has no default, and where the key is no option.
+    """
+    if not is_option(key):
+        return None
+    section, slot, name = key.split(".")
+    return _defaults(getattr(getattr(config, section), slot), BEFORE_OPTIONS[section]).get(name)
 
 
 def _defaults(component: Component, before: int) -> dict[str, Any]:
@@ -143,8 +157,11 @@ def declared_types(component: Component, before: int) -> dict[str, Any]:
 
 
 def without_defaults(config: Config) -> Config:
-    """The config without the options that have their defaults: which make no other trial. All are checked before."""
-    for key, component in replaced(config).items():
+    """The config without the options that equal their defaults, which make no other trial.
+
+    Its components must have passed `check_components`.
+    """
+    for key, component in custom_components_by_key(config).items():
         section, _, slot = key.partition(".")
         changed = {slot: _without_defaults(component, BEFORE_OPTIONS[section])}
         config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
@@ -160,16 +177,16 @@ def _without_defaults(component: AnyComponent, before: int) -> AnyComponent:
         return component
     defaults = _defaults(component, before)
     typed = _options(component, import_component(component.path), before)
-    # True equals 1, so the types count
-    default = {name for name, value in typed.items() if name in defaults and repr(value) == repr(defaults[name])}
-    options = {name: value for name, value in component.options.items() if name not in default}
+    # Compared as text, because True equals 1.
+    changed = {name for name, value in typed.items() if name not in defaults or repr(value) != repr(defaults[name])}
+    options = {name: value for name, value in component.options.items() if name in changed}
     return component.model_copy(update={"options": options})
 
 
 def _typed(value: object, parameter: inspect.Parameter) -> object:
-    """Read a value by the declared type of an option, or by the one that its default tells.
+    """Read a value by the declared type of an option, or without one by the type of its default.
 
-    Without a type, or with one that pydantic cannot read, it stays as it is.
+    A value stays as it is where there is no type, or pydantic cannot read it.
     """
     declared, default = parameter.annotation, parameter.default
     if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple):
@@ -179,7 +196,7 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
     if declared in (int, float, int | float):
         declared = Annotated[declared, NoBool]
     try:
-        return TypeAdapter(declared, config=READING).validate_python(value)
+        return TypeAdapter(declared, config=NUMBERS_AS_TEXT).validate_python(value)
     except ValidationError:
         raise
     except Exception:  # pydantic knows no such type, or it is a text that cannot be evaluated
@@ -188,38 +205,41 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
 
 def _fits(value: object, parameter: inspect.Parameter) -> bool:
     """Whether a value that is given to every class can be this option: a pair of betas is no triple, an eps no pair."""
-    with suppress(ValidationError):
-        read, default = _typed(value, parameter), parameter.default
-        is_pair = isinstance(default, tuple)
-        return default in (None, parameter.empty) or (
-            isinstance(read, tuple) and len(read) == len(default) if is_pair else not isinstance(read, tuple)
-        )
-    return False
+    try:
+        read = _typed(value, parameter)
+    except ValidationError:
+        return False
+    default = parameter.default
+    if default in (None, parameter.empty):
+        return True
+    if isinstance(default, tuple):
+        return isinstance(read, tuple) and len(read) == len(default)
+    return not isinstance(read, tuple)
 
 
 def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:
-    """The parameters of the constructor after the first so many, by name."""
+    """The parameters of a constructor that are options, by name: all but the first `before` ones."""
     try:
         parameters = dict(inspect.signature(component_class).parameters)
     except (TypeError, ValueError):
         path = f"{component_class.__module__}.{component_class.__qualname__}"
         must = "a torch.nn.Module" if before else "a class of Python"
         raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
-    names = getattr(component_class.__init__, "__globals__", {})  # type: ignore[misc]
+    module_names = getattr(component_class.__init__, "__globals__", {})  # type: ignore[misc]
     for name, parameter in parameters.items():
         if isinstance(parameter.annotation, str):
             holder = type("", (), {"__annotations__": {name: parameter.annotation}})
             with suppress(Exception):  # such as a type that is imported only for type checkers
-                declared = inspect.get_annotations(holder, globals=names, eval_str=True)[name]
+                declared = inspect.get_annotations(holder, globals=module_names, eval_str=True)[name]
                 parameters[name] = parameter.replace(annotation=declared)
-    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    given = [name for name, p in parameters.items() if p.kind in by_place][:before]  # unless *args takes them
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = [name for name, p in parameters.items() if p.kind in positional][:before]  # fewer where *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name: p for name, p in parameters.items() if name not in given and p.kind not in unnamed}
+    return {name: p for name, p in parameters.items() if name not in first and p.kind not in unnamed}
 
 
 def named(slot: str, component: type) -> str:
-    """A component with its key, its file and its line; with its module, where no line defines it."""
+    """How messages name a component: its key, path, file and line; its module where no line defines it."""
     try:
         place = f"{inspect.getsourcefile(component)}, line {inspect.getsourcelines(component)[1]}"
     except (OSError, TypeError):  # the class was made by a function, or is built into Python
@@ -229,4 +249,4 @@ def named(slot: str, component: type) -> str:
 
 def component_names(config: Model | Sizes) -> str:
     """All components that are not the paper's, each with its key, file and line."""
-    return ", ".join(named(slot, import_component(c.path)) for slot, c in not_papers(config).items())
+    return ", ".join(named(slot, import_component(c.path)) for slot, c in custom_components(config).items())

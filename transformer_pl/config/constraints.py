@@ -6,7 +6,7 @@ from transformer_pl.config import STACKS, Config
 from transformer_pl.config.types import LARGEST, exact_product
 
 BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
-Broken = tuple[tuple[str, ...], str]  # the keys that a constraint is about; what must hold, and the remedy
+BrokenConstraint = tuple[tuple[str, ...], str]  # the keys that it is about; what must hold, and the remedy
 
 NEVER_TOGETHER = {  # two settings of the trainer, and why they do not go together
     ("precision", "16-mixed", "accelerator", "cpu"): "16-mixed needs a GPU; choose bf16-mixed or 32-true",
@@ -17,7 +17,7 @@ NEVER_TOGETHER = {  # two settings of the trainer, and why they do not go togeth
 }
 
 
-def broken_constraints(config: Config) -> Iterator[Broken]:
+def broken_constraints(config: Config) -> Iterator[BrokenConstraint]:
     """Every constraint that this config breaks."""
     yield from _products_are_whole(config)
     yield from _heads_divide_d_model(config)
@@ -32,7 +32,7 @@ def broken_constraints(config: Config) -> Iterator[Broken]:
         yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0"
 
 
-def _products_are_whole(config: Config) -> Iterator[Broken]:
+def _products_are_whole(config: Config) -> Iterator[BrokenConstraint]:
     """A size times its multiplier is a whole number."""
     model, optim = config.model, config.optim
     products = [
@@ -47,7 +47,7 @@ def _products_are_whole(config: Config) -> Iterator[Broken]:
             yield (key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}"
 
 
-def _heads_divide_d_model(config: Config) -> Iterator[Broken]:
+def _heads_divide_d_model(config: Config) -> Iterator[BrokenConstraint]:
     """h divides d_model where d_k or d_v follow from it, before and after the multiplier."""
     model = config.model
     unset = [name for name in ("d_k", "d_v") if getattr(model, name) is None]

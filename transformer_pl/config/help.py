@@ -1,4 +1,4 @@
-"""What messages and help say of the keys: what is wrong with an unknown one, their JSON schema, the help of `train`."""
+"""The JSON schema of every key, the help of `train`, and the message for an unknown key."""
 
 from functools import cache
 from typing import Any
@@ -56,9 +56,9 @@ def unknown_key(key: str) -> str:
     if name in SYNONYMS:
         return f"is called {SYNONYMS[name]} here"
     if key in SECTIONS:
-        return f"no such key: keys are dotted, such as {next(one for one in KEYS if one.startswith(key))}"
+        return f"no such key: keys are dotted, such as {next(known for known in KEYS if known.startswith(key))}"
     if near := suggestion(key, [*KEYS, "variant"]):
         return f"no such key{near}"
     if section not in SECTIONS:
-        return f"no such key: a key begins with {', '.join(f'{one}.' for one in SECTIONS)}"
-    return f"no such key; known: {', '.join(one for one in KEYS if one.startswith(f'{section}.'))}"
+        return f"no such key: a key begins with {', '.join(f'{known}.' for known in SECTIONS)}"
+    return f"no such key; known: {', '.join(known for known in KEYS if known.startswith(f'{section}.'))}"

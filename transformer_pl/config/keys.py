@@ -165,8 +165,8 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, only precision, val_every and val_sample are part of a trial's identity, and the callbacks, unless
-    `in_identity: false` beside its options says that one only watches.
+    Of these keys, precision, val_every, val_sample and the callbacks are part of a trial's identity. A callback that
+    only watches is not, if it has `in_identity: false` beside its options.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: a GPU where there is one")
@@ -239,7 +239,7 @@ def flat_section(name: str, section: Section) -> dict[str, Any]:
             flat[f"{name}.{key}"] = value.path
             flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
         else:
-            flat[f"{name}.{key}"] = [one.as_written for one in value] if isinstance(value, tuple) else value
+            flat[f"{name}.{key}"] = [plugin.as_written for plugin in value] if isinstance(value, tuple) else value
     return flat
 
 

@@ -18,7 +18,7 @@ from transformer_pl.runtime.files import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 DEFAULT_SCALE = "demo"
-SPREAD = "spread"  # of a scale's file: no key of a config, but what was measured with it
+SPREAD = "spread"  # in a scale's file: no key of a config, but what was measured at this scale
 
 
 class Level(NamedTuple):
@@ -31,8 +31,8 @@ class Level(NamedTuple):
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    Naming a component drops the options that lower levels gave for its slot, and naming another dataset the subset and
-    the revision of theirs.
+    A level that names a component drops the options that lower levels gave for its slot. A level that names a dataset
+    drops the subset and the revision that lower levels gave.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
@@ -55,7 +55,7 @@ def resolve(levels: Iterable[Level]) -> Config:
 def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
     """Merge levels, lowest first, over the defaults: the config of all keys that can be read, and the mistakes.
 
-    These are every unknown key, every value of a wrong type and every broken constraint.
+    A mistake is an unknown key, a value of a wrong type or a broken constraint.
     """
     merged = merge(levels)
     config, wrong = _read_by_type(merged)
@@ -76,9 +76,9 @@ def type_errors(level: Level) -> list[str]:
 def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[str, str]]:
     """Return the config of all keys that can be read, and an error message for each of the others."""
     wrong = {}
-    for key in [key for key in merged if not is_known_key(key)]:
-        value, place = merged[key]
-        wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key)}"
+    for key, (value, place) in merged.items():
+        if not is_known_key(key):
+            wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key)}"
     while True:
         right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
         try:
@@ -125,7 +125,7 @@ def scale_level(scale: str) -> Level:
 
 
 def scale_spread(scale: str) -> float | None:
-    """By how much scores at this scale differ from seed to seed: their standard deviation; None where it is not known.
+    """The standard deviation of scores over seeds at this scale; None where the scale's file does not state it.
 
     Raises an InputError where it is no positive number.
     """

@@ -21,11 +21,10 @@ STACKS = ("N_encoder", "N_decoder")
 class Site(str):
     """Where in the model a component is: `encoder`, `decoder` or `cross`, and in which layer."""
 
-    layer: int | None = None  # from 0; None for what is in no layer, such as a position
+    layer: int | None  # from 0; None for what is in no layer, such as a position
 
-    @classmethod
-    def of_layer(cls, name: str, layer: int) -> "Site":
-        site = cls(name)
+    def __new__(cls, name: str, layer: int | None = None) -> "Site":
+        site = super().__new__(cls, name)
         site.layer = layer
         return site
 
@@ -73,17 +72,20 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
     )
 
 
-def not_papers(section: Section | Sizes) -> dict[str, Component]:
-    """By slot, the components of a section that are not the paper's."""
-    owner, values = (Model, section._asdict()) if isinstance(section, Sizes) else (type(section), vars(section))
+def custom_components(section: Section | Sizes) -> dict[str, Component]:
+    """By slot, such as `ffn`, the components of a section that are not the paper's."""
+    if isinstance(section, Sizes):
+        defaults, values = Model.model_fields, section._asdict()
+    else:
+        defaults, values = type(section).model_fields, vars(section)
     components = {slot: value for slot, value in values.items() if isinstance(value, Component)}
-    return {slot: value for slot, value in components.items() if value != owner.model_fields[slot].default}
+    return {slot: component for slot, component in components.items() if component != defaults[slot].default}
 
 
-def replaced(config: Config) -> dict[str, Component]:
-    """By key, such as `model.ffn` or `optim.optimizer`, the components that are not the default."""
-    found = {key: getattr(getattr(config, key.partition(".")[0]), without_section(key)) for key in COMPONENTS}
-    return {key: component for key, component in found.items() if component != COMPONENTS[key]}
+def custom_components_by_key(config: Config) -> dict[str, Component]:
+    """By key, such as `model.ffn` or `optim.optimizer`, the components of a config that are not the paper's."""
+    components = {key: getattr(getattr(config, key.partition(".")[0]), without_section(key)) for key in COMPONENTS}
+    return {key: component for key, component in components.items() if component != COMPONENTS[key]}
 
 
 def effective_sizes(config: Config) -> dict[str, int]:

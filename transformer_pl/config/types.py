@@ -91,7 +91,7 @@ class Component(Section):
     options: dict[str, Any] = {}
 
     def __hash__(self) -> int:
-        """With it pydantic shares a default where it would copy it for every config: options hold a dictionary."""
+        """Pydantic copies defaults that have no hash for every config, and `options`, a dictionary, has none."""
         return hash(self.path)
 
 
@@ -100,14 +100,14 @@ class Plugin(Component):
 
     @property
     def as_written(self) -> str | dict[str, Any]:
-        """Its path, or where it has options a mapping of its path to them."""
+        """The path; where there are options, a mapping of the path to them."""
         return {self.path: self.options} if self.options else self.path
 
 
 class Callback(Plugin):
     """A callback of Lightning's Trainer."""
 
-    in_identity: bool = True  # False: it only watches, so that it makes no other trial
+    in_identity: bool = True  # False: it only watches, so the trial is the same without it
 
     @property
     def as_written(self) -> str | dict[str, Any]:
@@ -115,7 +115,7 @@ class Callback(Plugin):
 
 
 def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
-    """Paths and options of `a.B`, `{a.B: {option: 1}}`, or a list of these, also from text."""
+    """The path and options of each entry of `a.B`, `{a.B: {option: 1}}`, or a list of these, which may be text."""
     try:
         read = parse_yaml(value) if isinstance(value, str) else value
         entries = read if isinstance(read, list | tuple) else [read]
@@ -145,10 +145,10 @@ SPELLED = {"None": None, "null": None, "True": True, "true": True, "False": Fals
 
 
 def plain_value(value: object) -> object:
-    """The value of an option: text that spells a plain value is read, as the keys' own values are.
+    """The value of an option: text that spells a plain value is read, as the values of keys are.
 
-    These are numbers, truth values, None, and lists and mappings of them as JSON or Python writes them. Other text
-    stays text. A tuple becomes a list.
+    Plain values are numbers, truth values, None, and lists and mappings of them as JSON or Python writes them. Other
+    text stays text. A tuple becomes a list.
     """
     if isinstance(value, list | tuple):
         return [plain_value(part) for part in value]
@@ -171,16 +171,17 @@ def plain_value(value: object) -> object:
 
 
 def as_word(value: object) -> str:
-    """A value as a command line has it, from which it is read alike."""
+    """A value as a word of a command line, which is read as the same value."""
     return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
 
 
 def multiplied(size: int, multiplier: float) -> int:
+    """A size times its multiplier, a whole number in every config that keeps the constraints."""
     return round(exact_product(size, multiplier))
 
 
 @lru_cache(maxsize=4096)
 def exact_product(size: int, multiplier: float) -> Fraction:
-    """The exact product. A float that is a simple fraction's, to nine digits, is read as that: 0.333333333 is 1/3."""
+    """The exact product. A multiplier that equals a simple fraction to nine digits counts as it: 0.333333333 is 1/3."""
     simple = Fraction(multiplier).limit_denominator(1024)
     return size * (simple if abs(simple - Fraction(multiplier)) < 1e-9 else Fraction(repr(multiplier)))

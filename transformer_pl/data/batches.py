@@ -31,9 +31,12 @@ def token_batches(
 ) -> list[np.ndarray]:
     """Return the global batches of one epoch, each as indexes of pairs. Every pair that fits is in one of them.
 
-    A pair fits where both sentences fit `max_length`, and a batch of their own. In each batch, sentences * longest <=
-    batch_tokens in both languages. Pairs of equal lengths are shuffled, then the batches are shuffled. The order
-    depends on seed and epoch alone.
+    A pair fits where both sentences fit `max_length` and a batch of their own. Pairs of equal lengths are shuffled,
+    then the batches are shuffled.
+
+    source_lengths, target_lengths: the tokens of each sentence, one special token included.
+    batch_tokens: in each batch, sentences * longest <= batch_tokens in both languages.
+    seed, epoch: the order depends on these alone.
     """
     rng = np.random.default_rng((seed, epoch))
     fits = np.maximum(source_lengths, target_lengths) <= min(max_length, batch_tokens)
@@ -58,22 +61,24 @@ def _by_length(order: np.ndarray, sources: np.ndarray, targets: np.ndarray, budg
     of the two. The direction of the second order alternates from one length to the next, so that the difference never
     jumps. The sort is stable. sources, targets: the lengths of the pairs in `order`.
     """
-    longer, more = np.maximum(sources, targets), targets - sources
+    longer = np.maximum(sources, targets)
+    difference = targets - sources
     small = np.min_scalar_type(-1 - int(longer.max(initial=0)))  # numbers of 16 bits are sorted without comparing
-    by_length = np.lexsort((np.where(longer % 2, -more, more).astype(small), longer.astype(small)))
+    by_length = np.lexsort((np.where(longer % 2, -difference, difference).astype(small), longer.astype(small)))
     order, longer = order[by_length], longer[by_length]
-    batches, start = [], 0
+    batches = []
+    start = 0
     while start < len(order):
-        widest = longer[start : start + max(1, budget // int(longer[start]))]  # no batch from here can hold more
-        cells = widest * np.arange(1, len(widest) + 1)  # grows with every pair
-        size = max(1, int(np.searchsorted(cells, budget, side="right")))
+        lengths = longer[start : start + max(1, budget // int(longer[start]))]  # no batch from here can hold more
+        tokens = lengths * np.arange(1, len(lengths) + 1)  # of the batch with each next pair
+        size = max(1, int(np.searchsorted(tokens, budget, side="right")))
         batches.append(order[start : start + size])
         start += size
     return batches
 
 
 def collate(split: Split, indexes: np.ndarray) -> Batch:
-    """The sentences at `indexes` as one batch."""
+    """The sentences at `indexes` as one batch, whose `tokens` are its own."""
     target_out = padded(split.target, indexes)  # (B, Lt)
     target_in = np.full_like(target_out, BOS)
     target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
@@ -119,12 +124,14 @@ class TrainStream:
         return self.config.steps * self.config.trainer.accumulate
 
     def __iter__(self) -> Iterator[Batch]:
-        planned, batches = 0, self._epoch(0)
+        planned = 0  # the epoch of these batches
+        batches = self._epoch(planned)
         while self.done < len(self):
             step, part = divmod(self.done, self.config.trainer.accumulate)
             epoch, index = divmod(step, len(batches))  # every epoch has as many batches: only lengths decide
             if epoch != planned:
-                planned, batches = epoch, self._epoch(epoch)
+                planned = epoch
+                batches = self._epoch(planned)
             self.done += 1
             yield self._micro(batches[index], part)
 

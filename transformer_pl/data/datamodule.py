@@ -35,7 +35,7 @@ class DataModule(L.LightningDataModule):
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """In pinned memory, from which a copy to a GPU need not be waited for."""
+        """The batch in pinned memory, from which training need not wait for the copy to a GPU."""
         if self.trainer is None or self.trainer.strategy.root_device.type == "cpu":
             return batch
         source, target_in, target_out, tokens = batch

@@ -24,8 +24,8 @@ from transformer_pl.task import Corpus, Pair
 
 TABLES = ("tsv", "json", "jsonl", "parquet")  # endings of files that hold both languages
 REMEDY = "fix the file or its permissions"
-Files = dict[str, dict[str, list[Path]]]  # by split and ending
-ROWS = 1000  # of a table that are in memory at a time
+SplitFiles = dict[str, dict[str, list[Path]]]  # by split and ending
+ROWS_AT_ONCE = 1000  # rows of a table that are in memory at a time
 
 
 def folder_corpus(folder: str | Path, data: Data) -> Corpus:
@@ -33,15 +33,20 @@ def folder_corpus(folder: str | Path, data: Data) -> Corpus:
     forms = [(data.source, data.target), *((table,) for table in TABLES)]
     described, splits = split_files(folder, data, forms)
 
+    readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
+        "tsv": partial(_tsv, data),
+        "json": _json,
+        "jsonl": _json,
+        "parquet": _parquet,
+    }
+
     def pairs(split: str) -> Iterator[Pair]:
         files = splits[split]
         if data.source in files:
             for source, target in zip(files[data.source], files[data.target], strict=True):
                 yield from _text_pairs(source, target)
-        else:
-            ((ending, paths),) = files.items()
-            readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {"tsv": partial(_tsv, data)}
-            readers |= {"json": _json, "jsonl": _json, "parquet": _parquet}
+            return
+        for ending, paths in files.items():  # of a table there is a single ending
             for path in paths:
                 with reading(path, REMEDY):
                     for place, row in readers[ending](path):
@@ -50,7 +55,7 @@ def folder_corpus(folder: str | Path, data: Data) -> Corpus:
     return Corpus({"files": digests(splits)}, described, pairs)
 
 
-def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, Files]:
+def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, SplitFiles]:
     """What to call the dataset of a folder, and the files of each split by their endings.
 
     forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
@@ -73,9 +78,10 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
 
     def files_of(role: str) -> dict[str, list[Path]]:
         files = {ending: sorted(parts) for ending, parts in sorted(found[chosen[role]].items())}
-        expected = [(i, len(parts)) for parts in files.values() for i in range(len(parts))]
-        numbers = [(part, of) for parts in files.values() for part, of, _ in parts]
-        if numbers != expected or len(set(map(len, files.values()))) > 1 or set(files) not in map(set, forms):
+        numbers = [(part, count) for parts in files.values() for part, count, _ in parts]
+        whole_numbers = [(part, len(parts)) for parts in files.values() for part in range(len(parts))]
+        has_one_count = len({len(parts) for parts in files.values()}) == 1
+        if numbers != whole_numbers or not has_one_count or set(files) not in map(set, forms):
             names = shown(", ".join(path.name for parts in files.values() for *_, path in parts))
             rule = f"{role} must be stored once and whole, as {whole}"
             raise InputError(f"folder {folder}: {rule}, but is in {names}; add or remove files")
@@ -84,18 +90,18 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     return f"folder {folder} ({', '.join(chosen.values())})", collect_errors(files_of, chosen)
 
 
-def digests(splits: Files) -> dict[str, list[str]]:
-    """The SHA-256 of each file's content, by which a dataset is known."""
+def digests(splits: SplitFiles) -> dict[str, list[str]]:
+    """The SHA-256 of the content of each file, by split and ending: they identify a dataset."""
+
+    def digest(path: Path) -> str:
+        with reading(path, REMEDY):
+            return file_digest(path)
+
     return {
-        f"{split}.{ending}": [_digest(path) for path in paths]
+        f"{split}.{ending}": [digest(path) for path in paths]
         for split, files in splits.items()
         for ending, paths in files.items()
     }
-
-
-def _digest(path: Path) -> str:
-    with reading(path, REMEDY):
-        return file_digest(path)
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -110,9 +116,11 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield the lines of two files in pairs."""
     for number, pair in enumerate(itertools.zip_longest(lines(source), lines(target)), start=1):
         if None in pair:
-            lacks = f"line {number} is missing in {(source if pair[0] is None else target).name}"
+            shorter = source if pair[0] is None else target
+            lacks = f"line {number} is missing in {shorter.name}"
             raise InputError(f"{source}, {target}: must have equally many lines, but {lacks}; align the files")
         yield pair
 
@@ -136,12 +144,12 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path, pre_buffer=False) as file:
-        batches = (batch.to_pylist() for batch in file.iter_batches(ROWS))
+        batches = (batch.to_pylist() for batch in file.iter_batches(ROWS_AT_ONCE))
         yield from ((f"row {i}", row) for i, row in enumerate(itertools.chain.from_iterable(batches), start=1))
 
 
 def _json(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each row with its place, of a file with an object a line or, where its name says .json, with one list."""
+    """Yield each row with its place. The file holds one object a line or, where its name says .json, one list."""
     first = next((line for line in lines(path) if line.strip()), "")
     if ".json" in path.suffixes and first.lstrip().startswith("["):
         yield from ((f"row {i}", row) for i, row in enumerate(json.loads("\n".join(lines(path))), start=1))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.files import ROWS, folder_corpus, pair_of
+from transformer_pl.data.files import ROWS_AT_ONCE, folder_corpus, pair_of
 from transformer_pl.data.selection import choose_splits
 from transformer_pl.runtime.environment import why_unreachable
 from transformer_pl.runtime.errors import InputError
@@ -30,8 +30,8 @@ def hub_corpus(data: Data) -> Corpus:
         for copy in (folder / (data.subset or ""), folder):  # a subset may have a folder of its own
             if copy.is_dir():
                 return folder_corpus(copy, data)
-    named = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
-    commit = str(data.revision) if named else _latest_commit(data)
+    is_commit = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
+    commit = str(data.revision) if is_commit else _latest_commit(data)
 
     @functools.cache
     def load() -> tuple[Any, dict[str, str]]:
@@ -41,7 +41,7 @@ def hub_corpus(data: Data) -> Corpus:
     def pairs(split: str) -> Iterator[Pair]:
         dataset, names = load()
         place = f"dataset {data.hub} {names[split]} row"
-        rows = itertools.chain.from_iterable(table.to_pylist() for table in dataset[names[split]].iter(ROWS))
+        rows = itertools.chain.from_iterable(table.to_pylist() for table in dataset[names[split]].iter(ROWS_AT_ONCE))
         return (pair_of(row, data, f"{place} {number}") for number, row in enumerate(rows, start=1))
 
     splits = {role: getattr(data, role) for role in SPLITS}
@@ -52,9 +52,9 @@ def hub_corpus(data: Data) -> Corpus:
 
 @contextmanager
 def _asking(data: Data) -> Iterator[bool]:
-    """An InputError in place of what the hub, the network or the cache raise. Yields whether the hub does not answer.
+    """Turn what the hub, the network or the cache raise into an InputError. Yields whether the hub is out of reach.
 
-    The libraries then read their caches alone: `datasets` would wait for 24 s.
+    The libraries then read their caches alone, because `datasets` would wait for 24 s.
     """
     import datasets  # takes 0.7 s
     from huggingface_hub import constants

@@ -34,9 +34,10 @@ def fingerprint_id(data: Data, corpus: Corpus) -> str:
 
 def _settings(data: Data) -> dict[str, Any]:
     """What decides on the tokens of a corpus."""
-    first = {"train_pairs": data.train_pairs} if data.train_pairs else {}
-    tokens = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
-    return tokens | first | tokenizer_settings(data)
+    settings = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
+    if data.train_pairs:
+        settings["train_pairs"] = data.train_pairs
+    return settings | tokenizer_settings(data)
 
 
 def prepare(
@@ -64,8 +65,9 @@ def prepare(
 
 
 def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
-    """Prepare a dataset in a folder beside `folder`, and rename it. Whatever stops that, no part of it remains."""
-    unfinished, lock = (folder.with_name(f".{folder.name}.{ending}") for ending in ("unfinished", "lock"))
+    """Prepare a dataset in a folder beside `folder`, and rename it. If that is stopped, no part of it remains."""
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    lock = folder.with_name(f".{folder.name}.lock")
     folder.parent.mkdir(parents=True, exist_ok=True)
     if lock.exists():
         on_progress("waiting for another process that prepares this dataset", 0, None)
@@ -82,21 +84,19 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
 
 
 def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
-    """Write all files of a prepared dataset. It is read once before, to find a mistake in it."""
+    """Write all files of a prepared dataset, after the corpus has been read once to find mistakes in it."""
     splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    every = -(-2 * splits["train"]["pairs"] // MOST_SENTENCES)
-    tokenizer, model = learn_tokenizer(
-        data, lambda: itertools.islice(used_pairs("train", corpus, data), 0, None, every)
-    )
-    if len(tokenizer) != data.vocab_size:  # which plans, costs and checks go by
+    step = -(-2 * splits["train"]["pairs"] // MOST_SENTENCES)
+    tokenizer, model = learn_tokenizer(data, lambda: itertools.islice(used_pairs("train", corpus, data), 0, None, step))
+    if len(tokenizer) != data.vocab_size:  # plans, costs and checks go by data.vocab_size
         rule = f"must be {len(tokenizer)}, as many as {data.tokenizer.path} has for this dataset"
         raise InputError(f"data.vocab_size = {data.vocab_size}: {rule}; set it")
     write_tokens(folder, data, corpus, tokenizer, model, splits, on_progress)
 
 
 def learn_tokenizer(data: Data, pairs: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, bytes]:
-    """The tokenizer of `data` after it has learned its vocabulary from these pairs, and what it has learned."""
+    """The tokenizer of `data` with the vocabulary that it learns from these pairs, and the bytes that `load` needs."""
     tokenizer = build_tokenizer(data.tokenizer)
     with component_code():
         model = tokenizer.train(pairs, data.vocab_size)
@@ -113,9 +113,16 @@ def write_tokens(
     splits: dict[str, Counts],
     on_progress: OnProgress = lambda *_: None,
 ) -> None:
-    """Write all files of a prepared dataset. splits: the counts of its pairs, to which those of tokens are added."""
+    """Write all files of a prepared dataset.
+
+    folder: an empty one. data: the keys that the corpus and the tokenizer are made from.
+    tokenizer: a loaded one. model: the bytes that it has loaded.
+    splits: by split the counts of pairs, to which those of tokens are added.
+    on_progress: called with what is done, how far, and how far in all.
+    """
     (folder / "tokenizer.model").write_bytes(model)
-    done, total = 0, sum(counts["pairs"] for counts in splits.values())
+    total = sum(counts["pairs"] for counts in splits.values())
+    done = 0
     for name, counts in splits.items():
         pairs = used_pairs(name, corpus, data)
         while chunk := list(itertools.islice(pairs, CHUNK)):

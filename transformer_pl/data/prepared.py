@@ -1,4 +1,4 @@
-"""A prepared corpus, as a folder of token arrays has it.
+"""A prepared corpus: a folder of token arrays.
 
 runs/data/<id>/  tokenizer.model  meta.json
                  {train,val,test}.{source,target}.{tokens,lengths}  {val,test}.{source,target}.txt
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=1)]
 
 @with_config(ConfigDict(strict=True))
 class SplitCounts(TypedDict, extra_items=int):  # type: ignore[call-arg]
-    """Of the pairs and tokens of a split; the others are those of selection.py."""
+    """Counts of the pairs and tokens of a split. Further counts are those of selection.py."""
 
     pairs: Count
     source_pieces: int
@@ -56,7 +56,7 @@ class Meta(TypedDict):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A prepared corpus on disk. Arrays are mapped, not held in memory. A file that cannot be read is an InputError."""
+    """A prepared corpus on disk. Arrays are mapped, not held in memory. Raises an InputError for an unreadable file."""
 
     folder: Path
 
@@ -67,7 +67,7 @@ class Prepared:
             return parse_json(path.read_bytes(), Meta)
 
     def is_counted(self) -> bool:
-        """Return whether the corpus is prepared, so that its sentences and tokens are counted."""
+        """Whether the corpus is prepared, and its sentences and tokens are counted."""
         return (self.folder / "meta.json").exists()
 
     @cached_property
@@ -77,7 +77,7 @@ class Prepared:
 
     @property
     def mean_lengths(self) -> tuple[float, float]:
-        """The means of `lengths_with_special` over the training pairs: of source and target."""
+        """The mean lengths of source and target over the training pairs, one special token included."""
         counts = self.meta["splits"]["train"]
         return counts["source_pieces"] / counts["pairs"] + 1, counts["target_pieces"] / counts["pairs"] + 1
 

@@ -20,10 +20,13 @@ OnProgress = Callable[[str, int, int | None], None]  # what is being done, how f
 def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = None) -> Iterator[Pair]:
     """The pairs of a split that are used, in their order. Raises an InputError for the first mistake in it.
 
-    counts: receives every pair that is read.
+    counts: here every pair that is read is counted.
     """
-    counts, is_train = {} if counts is None else counts, name == "train"
-    for number, pair in enumerate(itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None), 1):
+    if counts is None:
+        counts = {}
+    is_train = name == "train"
+    pairs = itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None)
+    for number, pair in enumerate(pairs, start=1):
         if any("\n" in sentence for sentence in pair):
             raise InputError(f"{name}, pair {number}: must have no newline, but is {shown(pair)}; put a blank for it")
         kind = "pairs" if not is_train or all(sentence.split() for sentence in pair) else "blank"
@@ -34,10 +37,10 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
 
 def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str, Counts]:
     """Read a whole dataset and count the pairs of each split. Raises an InputError for a mistake in it."""
-    every: dict[str, Counts] = {name: {"pairs": 0} for name in SPLITS}
-    unseen = {name: Counter[Pair]() for name in EVALUATION}  # which the training pairs, as far as read, do not hold
+    splits: dict[str, Counts] = {name: {"pairs": 0} for name in SPLITS}
+    unseen = {name: Counter[Pair]() for name in EVALUATION}  # evaluation pairs that no training pair read so far equals
     for name in (*EVALUATION, "train"):
-        counts = every[name]
+        counts = splits[name]
         for number, pair in enumerate(used_pairs(name, corpus, data, counts)):
             if number % COUNTED_EVERY == 0:
                 on_progress("reading the dataset", number, None)
@@ -54,14 +57,18 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
             rule = f"{name} must hold a pair with text on both sides, but none of its {read} has"
             raise InputError(f"{corpus.description}: {rule}; add one")
     for name, pairs in unseen.items():
-        every[name]["seen"] = every[name]["pairs"] - pairs.total()
-    return every
+        splits[name]["seen"] = splits[name]["pairs"] - pairs.total()
+    return splits
 
 
 def leaks(counts: dict[str, Counts]) -> list[str]:
-    """What the counts say of evaluation pairs that make a score look too good."""
-    found = [(counts[name].get(leak, 0), name, what) for name in EVALUATION for leak, what in LEAKS.items()]
-    return [f"{n:,} of the {counts[name]['pairs']:,} {name} pairs are {what}" for n, name, what in found if n]
+    """A sentence for each kind of evaluation pairs that make a score look too good."""
+    sentences = []
+    for name in EVALUATION:
+        for leak, what in LEAKS.items():
+            if count := counts[name].get(leak, 0):
+                sentences.append(f"{count:,} of the {counts[name]['pairs']:,} {name} pairs are {what}")
+    return sentences
 
 
 def choose_splits(names: Collection[str], data: Data, place: str, hint: str = "") -> dict[str, str]:

@@ -46,7 +46,7 @@ def node(label: str, *parts: str) -> str:
 
 
 def join(*words: str) -> str:
-    """The words that are there, a space between."""
+    """The words that are not empty, with a space between two."""
     return " ".join(word for word in words if word)
 
 
@@ -85,7 +85,7 @@ class Clause(NamedTuple):
     antecedents: list[Phrase]  # what `it` may stand for
 
     def english(self, first: str = "", last: str = "") -> str:
-        """Subject, verb, object, time: of a main clause and of a subordinate one; what else it begins and ends with."""
+        """A main or subordinate clause: subject, verb, object, time, between what it begins and ends with."""
         return node("S", first, self.subject.subject, self.verb.format(join(self.rest, self.time[0], last)))
 
     def english_question(self, word: str) -> str:
@@ -111,9 +111,8 @@ class Clause(NamedTuple):
 
 
 def pick(rng: Random, rows: list) -> Any:
-    """Draw a row: a few are frequent and most are rare, as in real text (Zipf 1935). By exact arithmetic: the same on
-    every platform."""
-    u = rng.random()
+    """Draw a row: a few are frequent and most are rare, as in real text (Zipf 1935)."""
+    u = rng.random()  # only multiplied, which gives the same on every platform
     return rows[int(len(rows) * u * u * u * u)]
 
 
@@ -182,7 +181,8 @@ def clause(rng: Random, tense: str, verbs: list = LEXICON.verbs) -> Clause:
     if verbs is LEXICON.verbs and tense != "modal" and rng.random() < COPULA:
         return predicate(rng, tense, noun_phrase(rng, "PAFCDMTL"))._replace(time=time)
     english, rest, german, governed, kinds = pick(rng, verbs)
-    phrases, pronouns, complements = [noun_phrase(rng, kinds)], "", ""
+    phrases = [noun_phrase(rng, kinds)]
+    pronouns, complements = "", ""
 
     def add(case: str, classes: str, preposition: str = "") -> str:
         nonlocal pronouns, complements
@@ -197,13 +197,17 @@ def clause(rng: Random, tense: str, verbs: list = LEXICON.verbs) -> Clause:
 
     rest = rest.format(*[add(*complement) for complement in governed])
 
-    verbs_and_rest: Any = conjugate(rng, tense, english, rest, german, phrases[0].plural)
+    verb_fields: Any = conjugate(rng, tense, english, rest, german, phrases[0].plural)
     antecedents = [phrase for phrase in phrases if phrase.gender]
-    return Clause(phrases[0], *verbs_and_rest, pronouns, complements, time, antecedents)  # type: ignore[call-arg]
+    return Clause(phrases[0], *verb_fields, pronouns, complements, time, antecedents)  # type: ignore[call-arg]
 
 
 def conjugate(rng: Random, tense: str, english: str, rest: str, german: str, plural: bool) -> tuple:
-    """The fields of a clause from `verb` to `separable`. The German past is the perfect."""
+    """The fields of a clause from `verb` to `separable`. The German past is the perfect.
+
+    tense: present, past or modal. english, german: the forms of the verb, as lexicon.yaml has them. rest: what the
+    English verb governs. plural: the number of the subject.
+    """
     base, third, past = english.split()
     infinitive, singular, *sein, participle = german.split()
     prefix, _, infinitive = infinitive.rpartition("-")
@@ -228,10 +232,12 @@ def predicate(rng: Random, tense: str, subject: Phrase) -> Clause:
 
 
 def question(rng: Random, tense: str) -> tuple[str, str]:
-    """A yes-no question, or one for the circumstances; this and the next ones without their final mark."""
-    asked, word, wort = clause(rng, tense), "", ""
+    """A yes-no question, or one with a question word. Sentences get their final mark in `tree_and_german`."""
+    asked = clause(rng, tense)
+    word, wort = "", ""
     if rng.random() < 0.5:
-        asked, (word, wort) = asked._replace(time=("", "")), pick(rng, LEXICON.question_words)
+        asked = asked._replace(time=("", ""))
+        word, wort = pick(rng, LEXICON.question_words)
     return asked.english_question(word), asked.german_inverted(wort)
 
 
@@ -248,9 +254,9 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
     """A main and a subordinate clause: `that` after a matrix verb, or an adverbial clause, behind or in front."""
     if rng.random() < THAT:
         english, german = statement(rng, clause(rng, tense, LEXICON.matrix_verbs), "{}")
-        said = clause(rng, draw_tense(rng))
-        english = english.format(node("SBAR", "(IN that)", said.english()))
-        return english, f"{german}, dass {said.german_subordinate()}"
+        that_clause = clause(rng, draw_tense(rng))
+        english = english.format(node("SBAR", "(IN that)", that_clause.english()))
+        return english, f"{german}, dass {that_clause.german_subordinate()}"
     main = clause(rng, tense)
     tense = "present" if tense == "modal" else tense  # no `will` after `when`
     conjunction, wort = pick(rng, LEXICON.conjunctions)
@@ -260,11 +266,14 @@ def complex_sentence(rng: Random, tense: str) -> tuple[str, str]:
         pronoun = {"m": "er", "f": "sie", "n": "es"}[antecedent.gender]
         english = node("NP", node("PRP", "it"))
         it = Phrase(english, english, (pronoun,) * 3, False, "it", antecedent.kind)
-        reason, behind = predicate(rng, tense, it), True
+        adverbial = predicate(rng, tense, it)
+        is_behind = True
     else:
-        reason, behind = clause(rng, tense), rng.random() >= FRONTED_CLAUSE
-    english, german = node("SBAR", conjunction, reason.english()), join(wort, reason.german_subordinate())
-    if behind:
+        adverbial = clause(rng, tense)
+        is_behind = rng.random() >= FRONTED_CLAUSE
+    english = node("SBAR", conjunction, adverbial.english())
+    german = join(wort, adverbial.german_subordinate())
+    if is_behind:
         before, davor = statement(rng, main, english)
         return before, f"{davor}, {german}"
     return main.english(f"{english} (, ,)"), main.german_inverted(german + ",")
@@ -277,10 +286,13 @@ def draw_tense(rng: Random) -> str:
 
 
 def tree_and_german(rng: Random) -> tuple[str, str]:
-    """One pair: the tree of an English sentence, German. Pairs recur."""
-    roll, tense, mark = rng.random(), draw_tense(rng), "."
+    """One pair: the tree of an English sentence, and the German sentence. Pairs recur."""
+    roll = rng.random()
+    tense = draw_tense(rng)
+    mark = "."
     if roll < QUESTION:
-        (english, german), mark = question(rng, tense), "?"
+        english, german = question(rng, tense)
+        mark = "?"
     elif roll < QUESTION + SUBORDINATE:
         english, german = complex_sentence(rng, tense)
     else:
@@ -305,8 +317,8 @@ def _splits() -> dict[str, list[tuple[str, str, str]]]:
             drawn.append((english, german, tree))
     # The frequent sentences are drawn first; shuffled, the splits share one distribution.
     drawn.sort(key=lambda _: rng.random())
-    left = iter(drawn)
-    return {split: list(islice(left, size)) for split, size in SIZES.items()}
+    remaining = iter(drawn)
+    return {split: list(islice(remaining, size)) for split, size in SIZES.items()}
 
 
 def pairs(split: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""From sentences to token ids and back: what a tokenizer is (`data.tokenizer`), and that of the paper.
+"""From sentences to token ids and back: what a tokenizer is (`data.tokenizer`), and the paper's.
 
 The paper's is byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909), with one vocabulary for both
 languages. Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, not_papers
+from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, custom_components
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import build_derived
 from transformer_pl.data.tokens import Tokens
@@ -57,9 +57,9 @@ class Tokenizer(ABC):
         """Every token by its id, as people read it."""
 
     def content(self) -> str:
-        """A digest of what its tokens depend on beside code, options and training pairs, such as a file.
+        """A digest of what the tokens depend on beside code, options and training pairs, such as a file.
 
-        Raises an InputError where that is missing.
+        Raises an InputError where such a file is missing.
         """
         return ""
 
@@ -108,34 +108,35 @@ def build_tokenizer(component: Component) -> Tokenizer:
 
 
 def tokenizer_settings(data: Data) -> dict[str, Any]:
-    """How a tokenizer differs from the paper's: path, options, the digests of its code and content. Of the paper's: {}.
+    """How a tokenizer differs from the paper's: its path, options, and the digests of its code and content.
 
-    Raises an InputError for a class that is no tokenizer.
+    Empty for the paper's tokenizer. Raises an InputError for a class that is no tokenizer.
     """
-    if "tokenizer" not in not_papers(data):
+    if "tokenizer" not in custom_components(data):
         return {}
-    own = {"code": _code(data), "content": build_tokenizer(data.tokenizer).content()}
-    return {"tokenizer": data.tokenizer.model_dump() | own}
+    digests = {"code": _code_digest(data), "content": build_tokenizer(data.tokenizer).content()}
+    return {"tokenizer": data.tokenizer.model_dump() | digests}
 
 
-def _code(data: Data) -> str:
+def _code_digest(data: Data) -> str:
     return source_digests({"tokenizer": data.tokenizer}).get("tokenizer", "")
 
 
 def tokenizer_digest(data: Data) -> dict[str, str]:
-    """A digest of the code and the content of a tokenizer; nothing of one of the core's that has no content."""
-    digests = {slot: own["code"] + own["content"] for slot, own in tokenizer_settings(data).items()}
-    return {slot: digest for slot, digest in digests.items() if digest}
+    """A digest of the code and the content of a tokenizer. Empty for a tokenizer of the core that has no content."""
+    settings = tokenizer_settings(data).get("tokenizer", {"code": "", "content": ""})
+    digest = settings["code"] + settings["content"]
+    return {"tokenizer": digest} if digest else {}
 
 
 def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
     """The tokenizer of a prepared dataset. settings: those that it was prepared with (see prepared.py)."""
     data = Data()
-    if own := settings.get("tokenizer"):
-        data = Data(tokenizer=Component(path=own["path"], options=own["options"]))
-        if _code(data) != own["code"]:
+    if custom := settings.get("tokenizer"):
+        data = Data(tokenizer=Component(path=custom["path"], options=custom["options"]))
+        if _code_digest(data) != custom["code"]:
             remedy = "put the code back that the trial keeps under sources, or train the trial again"
-            raise InputError(f"data.tokenizer = {own['path']}: has changed since the dataset was prepared; {remedy}")
+            raise InputError(f"data.tokenizer = {custom['path']}: has changed since the dataset was prepared; {remedy}")
     tokenizer = build_tokenizer(data.tokenizer)
     with component_code():
         tokenizer.load(model)

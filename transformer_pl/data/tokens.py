@@ -44,7 +44,7 @@ class Tokens:
 
     @property
     def lengths_with_special(self) -> np.ndarray:
-        """(sentences,) int32: the tokens that the model sees of each sentence: its own, and BOS or EOS."""
+        """(sentences,) int32: the tokens of each sentence that the model sees, with BOS or EOS."""
         return self.lengths + 1
 
 
@@ -54,10 +54,12 @@ def evenly_spaced(total: int, count: int) -> list[int]:
 
 
 class Split(NamedTuple):
+    """The sentence pairs of a split."""
+
     source: Tokens
     target: Tokens
 
     @property
     def longer(self) -> np.ndarray:
-        """(pairs,) int32: the tokens that the model sees of the longer sentence of each pair."""
+        """(pairs,) int32: the tokens of the longer sentence of each pair that the model sees, with BOS or EOS."""
         return np.maximum(self.source.lengths_with_special, self.target.lengths_with_special)

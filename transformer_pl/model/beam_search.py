@@ -49,12 +49,18 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the n_best outputs of each sentence, best first. There are fewer only if fewer exist.
 
+    step(prefixes, origin) returns the logits (R, k, V) of the next token in float32, which the search normalises.
+    prefixes (R, k, t) are the live hypotheses, BOS first; k is 1 at first, then it is the beam. origin (R, k) is the
+    row of the previous call that each hypothesis extends, at first the sentence. The rows of a call are its hypotheses
+    in order. So a cache is reordered by `cache[origin.flatten()]`, and `origin[:, 0] // k`, with the k of the previous
+    call, are the sentences of that call that remain. Some rows only fill up the beam: they never win, whatever their
+    values.
+
     max_lengths (S,): the maximal length of each output, EOS included. The search runs on its device.
-    step(prefixes, origin): prefixes (R, k, t) are the live hypotheses, BOS first. k is 1 at first, then it is the beam.
-    origin (R, k) is the row of the previous call that each one extends, at first the sentence. The rows of a call are
-    its hypotheses in order: so a cache is reordered by `cache[origin.flatten()]`, and `origin[:, 0] // k` with the
-    k of the previous call are the sentences of that call that remain. It returns the logits (R, k, V) in float32: the
-    search normalises them. Some rows only fill up the beam. They never win, whatever their values.
+    bos, eos: the ids of these tokens.
+    beam: the hypotheses of a sentence that stay live.
+    alpha: the exponent of `length_penalty`.
+    n_best: how many outputs a sentence gets, at most `beam`.
 
     At every length, the search looks at the 2 beam best extensions of a sentence. Those that end in EOS are finished;
     the `beam` best of the others stay live. At the maximal length only EOS is allowed. A sentence is done when no live
@@ -85,15 +91,25 @@ def _start(max_lengths: Tensor, bos: int, n_best: int) -> _State:
     """Return the first state: one live hypothesis per sentence, BOS alone, and nothing finished."""
     S, device = len(max_lengths), max_lengths.device
     sentence = torch.arange(S, device=device)
-    rows = torch.full((S, n_best, 1), bos, device=device)
-    nothing = torch.full((S, n_best), -torch.inf, device=device)
-    certain = torch.zeros(S, 1, device=device)
-    return _State(sentence, max_lengths, sentence[:, None], rows[:, :1], certain, rows, nothing)
+    begun = torch.full((S, n_best, 1), bos, device=device)
+    return _State(
+        sentence=sentence,
+        limit=max_lengths,
+        origin=sentence[:, None],
+        live=begun[:, :1],
+        logprob=torch.zeros(S, 1, device=device),
+        finished=begun,
+        score=torch.full((S, n_best), -torch.inf, device=device),
+    )
 
 
 def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor) -> _State:
-    """Extend the live hypotheses by one token, given its logits (R, k, V)."""
-    (R, k, V), n = logits.shape, state.score.size(1)
+    """Extend the live hypotheses by one token, given its logits (R, k, V).
+
+    penalty: the length penalty of every length. eos and beam: see `beam_search`.
+    """
+    R, k, V = logits.shape
+    n = state.score.size(1)
     length = state.live.size(-1)  # of the extensions: BOS is not counted, the new token is
     logprobs = logits.log_softmax(-1).add_(state.logprob[..., None])  # (R, k, V) of the extensions
     logprob, best = _greatest(logprobs.flatten(1), min(2 * beam, k * V))  # (R, C)
@@ -109,7 +125,8 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     ends = token == eos  # (R, C)
 
     score = torch.cat([state.score, logprob.masked_fill(~ends, -torch.inf) / penalty[length]], 1)  # (R, n + C)
-    score, rank = (x[:, :n] for x in score.sort(descending=True, stable=True))  # (R, n): the earlier wins a tie
+    score, rank = score.sort(descending=True, stable=True)  # the earlier wins a tie
+    score, rank = score[:, :n], rank[:, :n]  # (R, n)
     finished = torch.cat([F.pad(state.finished, (0, 1), value=eos), extended], 1)  # (R, n + C, t + 1)
 
     live_logprob, survivors = logprob.masked_fill(ends, -torch.inf).topk(min(beam, logprob.size(1)))  # (R, k)
@@ -124,9 +141,9 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
 
 
 def _greatest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` greatest of values (R, n) in each row, best first, and their indexes: a topk that sorts few numbers.
+    """The `count` greatest of values (R, n) in each row, best first, and their indexes.
 
-    They lie in the `count` blocks of a row that have the greatest maxima.
+    It sorts few numbers, because the greatest lie in the `count` blocks of a row that have the greatest maxima.
     """
     n = values.shape[1]
     size = max(size for size in range(1, LARGEST_BLOCK + 1) if n % size == 0)  # numbers of a block
@@ -147,8 +164,11 @@ def _collect(state: _State, eos: int) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield the index of each sentence in the batch, with its finished hypotheses."""
     fields = (state.sentence, state.score, state.finished)
     for sentence, scores, rows in zip(*(field.tolist() for field in fields), strict=True):
-        hypotheses = zip(scores, rows, strict=True)
-        yield sentence, [Hypothesis(s, row[1 : row.index(eos, 1)]) for s, row in hypotheses if s > -torch.inf]
+        hypotheses = []
+        for score, row in zip(scores, rows, strict=True):
+            if score > -torch.inf:
+                hypotheses.append(Hypothesis(score, row[1 : row.index(eos, 1)]))
+        yield sentence, hypotheses
 
 
 class CachedSteps:
@@ -158,7 +178,7 @@ class CachedSteps:
         """source (S, Ls): the sentences, each with EOS, padded."""
         self.model = model
         self.keys = source != PAD  # (S, Ls)
-        self.memory_mask = Mask(self.keys)  # one for many steps, since it remembers what it has computed
+        self.memory_mask = Mask(self.keys)  # kept for many steps, because it remembers what it has computed
         self.memory = model.encode(source, self.keys)
         self.k = 1  # hypotheses of a sentence in the previous call
         self.caches: list[Cache] | None = [{} for _ in model.decoder] if model.incremental else None
@@ -170,10 +190,12 @@ class CachedSteps:
             self.keys = self.keys[remaining]
             self.memory_mask = Mask(self.keys)
             self.memory = [(K.index_select(0, remaining), V.index_select(0, remaining)) for K, V in self.memory]
-        start, self.k = 0, origin.shape[1]
+        self.k = origin.shape[1]
+        start = 0
         if self.caches is not None:
-            start, rows = prefixes.shape[2] - 1, origin.flatten()
-            self.caches = [{k: tensor.index_select(0, rows) for k, tensor in cache.items()} for cache in self.caches]
+            start = prefixes.shape[2] - 1
+            rows = origin.flatten()
+            self.caches = [{key: x.index_select(0, rows) for key, x in cache.items()} for cache in self.caches]
         target = prefixes[:, :, start:].flatten(0, 1)
         states = self.model.decode(target, Mask(causal=True), self.memory, self.memory_mask, start, self.caches)
         return self.model.embedding.logits(states[:, -1:])[:, 0].float().unflatten(0, origin.shape)

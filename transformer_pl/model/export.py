@@ -1,9 +1,9 @@
 """A trained model in other libraries: Hugging Face's MarianMTModel, and through it CTranslate2.
 
-MarianMTModel with ReLU and scaled embeddings is the paper's model, but for three things. Its projections of attention
-have biases: they are zero here. Its position table has all sines before all cosines: every vector of the model is put
-into that order, which changes no logit. Its LayerNorm has another epsilon, 1e-5, which its files do not hold: it is
-replaced by ours, and must be again in a model that was read from a file. It drops out at the same places.
+MarianMTModel with ReLU and scaled embeddings is the paper's model, with dropout at the same places, but for three
+things. Its projections of attention have biases, which are zero here. Its position table has all sines before all
+cosines, so every vector of the model is put into that order, which changes no logit. Its LayerNorm has another epsilon,
+1e-5, which is replaced by ours. Its files do not hold the epsilon, so call `set_epsilon` after you read one.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import BOS, EOS, PAD, Sizes, not_papers
+from transformer_pl.config import BOS, EOS, PAD, Sizes, custom_components
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 
 POSITIONS = 1024  # the longest sentence, in tokens
 PROJECTIONS = {"q_proj": "W_Q", "k_proj": "W_K", "v_proj": "W_V", "out_proj": "W_O"}
-READING = ("W_Q", "W_K", "W_V", "W_1")  # matrices whose input, and not their output, is a vector of the model
+FROM_D_MODEL = ("W_Q", "W_K", "W_V", "W_1")  # matrices whose input, and not their output, has d_model numbers
 SUBLAYERS = {  # of a layer, by stack: our name, Marian's, and Marian's name of the norm behind it
     "encoder": [("self_attention", "self_attn", "self_attn_layer_norm"), ("ffn", "", "final_layer_norm")],
     "decoder": [
@@ -39,7 +39,7 @@ def marian(model: Transformer, sizes: Sizes, attention: str | None = None) -> An
         from transformers import MarianConfig, MarianMTModel
     except ImportError as error:
         raise InputError(f"marian: needs transformers, but: {error}; pip install transformers") from None
-    if not_papers(sizes) or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
+    if custom_components(sizes) or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
         raise InputError(
             "MarianMTModel holds the paper's components alone, with d_k = d_v = d_model / h; take its base"
         )
@@ -77,31 +77,37 @@ def set_epsilon(peer: Any, epsilon: float = 1e-6) -> None:
 
 
 def _marian_weights(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Our weights by Marian's names, without positions. theirs: its own; biases of attention and logits become zero."""
-    own = {name: value.cpu() for name, value in model.state_dict().items()}
-    d_model = own["embedding.weight"].shape[1]
+    """Our weights by Marian's names, without positions. theirs: Marian's weights, for the biases that become zero."""
+    ours = {name: value.cpu() for name, value in model.state_dict().items()}
+    d_model = ours["embedding.weight"].shape[1]
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])  # sines, then cosines
-    matrix = own["embedding.weight"][:, order]
+    matrix = ours["embedding.weight"][:, order]
     weights = {"model.shared.weight": matrix, "lm_head.weight": matrix}
-    for stack, sublayers in SUBLAYERS.items():
+    for stack in SUBLAYERS:
         weights[f"model.{stack}.embed_tokens.weight"] = matrix
         for layer in range(len(getattr(model, stack))):
-            for place, (name, attention, norm) in enumerate(sublayers):
-                pairs = {f"{norm}.{kind}": f"residual.{place}.norm.{kind}" for kind in ("weight", "bias")}
-                if attention:
-                    pairs |= {f"{attention}.{key}.weight": f"{name}.{W}.weight" for key, W in PROJECTIONS.items()}
-                else:
-                    linear = {"fc1": "W_1", "fc2": "W_2"}.items()
-                    pairs |= {f"{key}.{kind}": f"ffn.{W}.{kind}" for key, W in linear for kind in ("weight", "bias")}
-                for their_name, our_name in pairs.items():
-                    value = own[f"{stack}.{layer}.{our_name}"]
-                    if our_name.split(".")[-2] not in READING:
-                        value = value[order]
-                    elif our_name.endswith("weight"):
-                        value = value[:, order]
-                    weights[f"model.{stack}.layers.{layer}.{their_name}"] = value
+            for their_name, our_name in _names_in_layer(stack).items():
+                value = ours[f"{stack}.{layer}.{our_name}"]
+                if our_name.split(".")[-2] not in FROM_D_MODEL:
+                    value = value[order]
+                elif our_name.endswith("weight"):
+                    value = value[:, order]
+                weights[f"model.{stack}.layers.{layer}.{their_name}"] = value
     zero = {name: torch.zeros_like(w) for name, w in theirs.items() if "_proj.bias" in name or "logits_bias" in name}
     return weights | zero
+
+
+def _names_in_layer(stack: str) -> dict[str, str]:
+    """Our names of the weights of a layer, by Marian's."""
+    names = {}
+    for place, (sublayer, attention, norm) in enumerate(SUBLAYERS[stack]):
+        for kind in ("weight", "bias"):
+            names[f"{norm}.{kind}"] = f"residual.{place}.norm.{kind}"
+            if sublayer == "ffn":
+                names |= {f"fc1.{kind}": f"ffn.W_1.{kind}", f"fc2.{kind}": f"ffn.W_2.{kind}"}
+        if attention:
+            names |= {f"{attention}.{key}.weight": f"{sublayer}.{W}.weight" for key, W in PROJECTIONS.items()}
+    return names
 
 
 def save_ctranslate2(peer: Any, vocabulary: Sequence[str], folder: str | Path) -> None:

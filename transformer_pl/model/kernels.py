@@ -59,16 +59,17 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     at a time. With 32 heads of 2 numbers and 11 tokens this is twice as fast, forward and backward.
     """
     (n, k), m = A.shape[-2:], B.shape[-1]
-    if _may_read(A) and A.dtype == torch.float32 and n > 1:  # one row, as in decoding, is multiplied fast as it is
-        if k <= m and (zeros := _zeros(k, n * m)):
+    is_one_row = n == 1  # as in decoding, which is fast as it is
+    if _is_eager_on_cpu(A) and A.dtype == torch.float32 and not is_one_row:
+        if k <= m and (zeros := _zeros_to_add(k, n * m)):
             return F.pad(A, (0, zeros)) @ F.pad(B, (0, 0, 0, zeros))
-        if m < k and (zeros := _zeros(m, n * k)):
+        if m < k and (zeros := _zeros_to_add(m, n * k)):
             return (A @ F.pad(B, (0, zeros)))[..., :m]
     return A @ B
 
 
-def _zeros(size: int, others: int) -> int:
-    """How many zeros to add to a side of `size` numbers; others: the product of the two other sides."""
+def _zeros_to_add(size: int, others: int) -> int:
+    """How many zeros `product` adds to a side of `size` numbers. others: the product of the two other sides."""
     enough = -(-SMALL // others)
     return enough - size if size < enough <= 4 * size else 0  # beyond four times the size it does not pay
 
@@ -80,7 +81,7 @@ def softmax(scores: Tensor, seen: Tensor) -> Tensor:
     times as fast as torch's, forward and backward.
     """
     precise = scores.float()
-    if _may_read(scores) and scores.shape[-1] < VECTOR:
+    if _is_eager_on_cpu(scores) and scores.shape[-1] < VECTOR:
         weights = _ShortSoftmax.apply(precise, seen)
     else:
         weights = _hidden(precise, seen).softmax(-1) * seen.any(-1, keepdim=True)
@@ -93,7 +94,7 @@ class _ShortSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, seen: Tensor) -> Tensor:
         low, high = scores.aminmax()
-        if not (low > -SAFE and high < SAFE):  # else no maximum needs to be subtracted, which took half of the time
+        if not (low > -SAFE and high < SAFE):  # else no maximum needs to be subtracted, which takes half of the time
             hidden = _hidden(scores, seen)
             # Below -80 the result is lost in float32's sum, but the processor is slow where an exponential underflows.
             scores = hidden.sub_(hidden.amax(-1, keepdim=True)).clamp_(min=-80)
@@ -114,8 +115,8 @@ def _hidden(scores: Tensor, seen: Tensor) -> Tensor:
     return scores + torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, torch.finfo(torch.float32).min)
 
 
-def _may_read(x: Tensor) -> bool:
-    """Whether code may depend on x's numbers and add to it: on a CPU, where torch neither compiles nor counts FLOPs."""
+def _is_eager_on_cpu(x: Tensor) -> bool:
+    """Whether x is on a CPU and torch neither compiles nor counts FLOPs, so that code may depend on its numbers."""
     return not (x.is_cuda or x.is_meta or torch.compiler.is_compiling())
 
 

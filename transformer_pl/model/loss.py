@@ -1,7 +1,7 @@
 """Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity.
 
-Both take the embedding and what it projects to logits, and go through a batch in chunks of sentences: at 37,000
-subwords and 25,000 tokens the logits alone would take 3.7 GB in float32.
+Both take the embedding and the states that it projects to logits, and go through a batch in chunks of sentences: with
+37,000 subwords and 25,000 tokens the logits alone would take 3.7 GB in float32.
 """
 
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Optim, Sizes
 from transformer_pl.model.kernels import rows_at_once
-from transformer_pl.model.slots import OfStates
+from transformer_pl.model.slots import LossOfStates
 
-CHUNK = 2048  # tokens whose logits exist at once
-PART = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
+TOKENS_AT_ONCE = 2048  # tokens whose logits exist at once
+LOGITS_AT_ONCE = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
 
 
 class SmoothedCrossEntropy:
-    """Label-smoothed cross-entropy (Section 5.4), without all logits at once. Another loss is a function of logits."""
+    """Label-smoothed cross-entropy (Section 5.4), which never needs all logits at once."""
 
     def __init__(self, config: Sizes, optim: Optim):
         self.eps_ls = optim.eps_ls
         self._compiled: Any = None
 
     def compile(self) -> None:
-        """Let torch make few passes over the logits from the formula; `_loss_and_gradient` makes nine."""
+        """Let torch compile `_formula` to few passes over the logits, where `_loss_and_gradient` makes nine."""
         self._compiled = torch.compile(_formula, dynamic=True)
 
     def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
@@ -35,50 +35,60 @@ class SmoothedCrossEntropy:
 
 
 def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tensor:
-    """The sum over tokens of a loss (`optim.loss`): `loss(logits, target)` of logits (B, L, V), target (B, L) and PAD.
+    """The sum of a loss (`optim.loss`) over the tokens of x (B, L, d_model) and target (B, L), which may hold PAD.
 
-    A loss may have `of_states(embedding, x, target)` in its place, x (B, L, d_model), where it need not have all logits
-    at once.
+    loss: a function of logits (B, L, V) and target, or a `LossOfStates`, which need not have all logits at once.
     """
-    of_states = isinstance(loss, OfStates)
-    return loss.of_states(embedding, x, target) if of_states else loss(embedding.logits(x), target)
+    if isinstance(loss, LossOfStates):
+        return loss.of_states(embedding, x, target)
+    return loss(embedding.logits(x), target)
 
 
 def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, compiled: Any = None) -> Tensor:
     """The sum over tokens of the label-smoothed cross-entropy, in nats; padding is left out.
 
-    x (B, L, d_model), target (B, L). eps_ls is spread evenly over all V subwords (Szegedy et al. 2016; torch's
-    variant). The gradient of a chunk is computed while its logits exist. compiled: `_formula`, where it is.
+    The gradient of a chunk is computed while its logits exist.
+
+    embedding: projects x (B, L, d_model) to logits. target: (B, L).
+    eps_ls: the probability that is spread evenly over all V subwords (Szegedy et al. 2016; torch's variant).
+    compiled: the compiled `_formula`; None: `_loss_and_gradient` computes the same.
     """
     weights = [weight for weight in embedding.parameters() if weight.requires_grad]
     return _SmoothedLoss.apply(embedding.logits, compiled or _loss_and_gradient, x, target, eps_ls, *weights)
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """The gradients are computed in the forward pass. The backward pass multiplies them by the gradient of the loss."""
+    """The forward pass computes the gradients too. The backward pass multiplies them by the gradient of the loss.
+
+    project: x to logits. compute: logits, target and eps_ls to the loss and its gradient by the logits.
+    weights: those of `project` that are trained.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, project: Any, compute: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor
     ) -> Tensor:
-        losses, of_x = [], []
-        of_weights: list[Tensor | None] = [None for _ in weights]
-        for part, wanted in _chunks(x.detach(), target):
+        losses, x_gradients = [], []
+        weight_gradients: list[Tensor | None] = [None for _ in weights]
+        for chunk, chunk_target in _chunks(x.detach(), target):
             with torch.enable_grad():
-                logits = project(part.requires_grad_())
-            loss, slope = compute(logits.detach(), wanted, eps_ls)
-            gradient, *gradients = torch.autograd.grad(logits, [part, *weights], slope, allow_unused=True)
+                logits = project(chunk.requires_grad_())
+            loss, logits_gradient = compute(logits.detach(), chunk_target, eps_ls)
+            x_gradient, *new_gradients = torch.autograd.grad(
+                logits, [chunk, *weights], logits_gradient, allow_unused=True
+            )
             losses.append(loss)
-            of_x.append(gradient)
-            # Not in place: autograd may return one tensor for two weights.
-            of_weights = [new if old is None else old + new for old, new in zip(of_weights, gradients, strict=True)]
-        ctx.save_for_backward(torch.cat(of_x), *of_weights)
+            x_gradients.append(x_gradient)
+            weight_gradients = [  # not summed in place: autograd may return one tensor for two weights
+                new if old is None else old + new for old, new in zip(weight_gradients, new_gradients, strict=True)
+            ]
+        ctx.save_for_backward(torch.cat(x_gradients), *weight_gradients)
         return torch.stack(losses).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, *of_weights = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
-        return None, None, of_x, None, None, *of_weights
+        x_gradient, *weight_gradients = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
+        return None, None, x_gradient, None, None, *weight_gradients
 
 
 def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
@@ -100,8 +110,10 @@ def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[T
 
 def _formula(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
     """The same without changes in place, which a compiler can fuse."""
-    scores, index, V = logits.float(), target.unsqueeze(-1), logits.shape[-1]  # (B, L, V), (B, L, 1)
-    real, is_true = (index != PAD).float(), torch.arange(V, device=logits.device) == index
+    V = logits.shape[-1]
+    scores, index = logits.float(), target.unsqueeze(-1)  # (B, L, V), (B, L, 1)
+    real = (index != PAD).float()
+    is_true = torch.arange(V, device=logits.device) == index  # (B, L, V)
     total = scores.logsumexp(-1, keepdim=True)
     losses = total - (1 - eps_ls) * scores.gather(-1, index) - eps_ls / V * scores.sum(-1, keepdim=True)
     gradient = (scores - total).exp() - eps_ls / V - (1 - eps_ls) * is_true
@@ -112,15 +124,15 @@ def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> 
     """The un-smoothed cross-entropy of every token in nats, (B, L); zero at padding. x (B, L, d_model)."""
     project: Any = embedding.logits
     nll = []
-    for chunk, wanted in _chunks(x, target):
+    for chunk, chunk_target in _chunks(x, target):
         rows = project(chunk).flatten(0, 1)
-        size = max(1, PART // rows.shape[1])  # in parts, as F.cross_entropy takes three times its logits
-        for part, next_ in zip(rows.split(size), wanted.flatten().split(size), strict=True):
-            nll.append(F.cross_entropy(part.float(), next_, ignore_index=PAD, reduction="none"))
+        size = max(1, LOGITS_AT_ONCE // rows.shape[1])  # F.cross_entropy takes three times the memory of its logits
+        for logits, tokens in zip(rows.split(size), chunk_target.flatten().split(size), strict=True):
+            nll.append(F.cross_entropy(logits.float(), tokens, ignore_index=PAD, reduction="none"))
     return torch.cat(nll).view_as(target)
 
 
 def _chunks(x: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most CHUNK tokens."""
-    sentences = max(1, CHUNK // x.shape[1])
+    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most TOKENS_AT_ONCE tokens."""
+    sentences = max(1, TOKENS_AT_ONCE // x.shape[1])
     return zip(x.split(sentences), target.split(sentences), strict=True)

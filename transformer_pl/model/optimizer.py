@@ -24,14 +24,15 @@ class InverseSquareRoot:
 def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
     """The optimizer of a model's weights, and torch's scheduler: the rate of a step is lr_scale times the schedule's.
 
-    An optimizer has the form of torch's: `Class(parameters, lr, **options)`. `optim.beta1`, `beta2` and `eps` are its
-    betas and eps where it has these and the options do not name them. A class may have a static method
-    `groups(named_parameters)`, which returns groups of parameters as torch's classes take them. The `lr` of a group is
-    a factor: its rate is that of the schedule times this, 1 unless it is given.
+    An optimizer is built as torch's are: `Class(parameters, lr, **options)`. `optim.beta1`, `beta2` and `eps` become
+    its betas and eps where its constructor takes these and its options do not name them. A class may have a static
+    method `groups(named_parameters)`, which returns groups of parameters as torch's classes take them. The `lr` of a
+    group is a factor, 1 unless it is given: the group's rate is the schedule's times this.
 
-    optim: max_steps is the number of steps of the trial.
+    optim: its max_steps is the number of steps of the trial.
 
-    Raises an InputError for a class that is no optimizer of torch's, or that must be told when it is evaluated.
+    Raises an InputError for a class that is no optimizer of torch's, and for one with an `eval()`, which has other
+    weights in evaluation.
     """
     optimizer_class: Any = import_component(optim.optimizer.path)
     named = list(model.named_parameters())
@@ -47,7 +48,9 @@ def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torc
         rule = "has other weights for evaluation, which this training does not ask for; choose one without eval()"
         raise InputError(f"optim.optimizer = {optim.optimizer.path}: {rule}")
     schedule = build(optim.schedule, config, optim)
-    # In Python's own numbers, because a checkpoint with numpy's cannot be loaded.
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda done: float(optim.lr_scale * schedule(min(done + 1, optim.max_steps)))
-    )
+
+    def rate(steps_done: int) -> float:
+        step = min(steps_done + 1, optim.max_steps)
+        return float(optim.lr_scale * schedule(step))  # a checkpoint with a number of numpy's cannot be loaded
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)

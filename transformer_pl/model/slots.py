@@ -125,15 +125,15 @@ SLOTS: dict[str, type] = {
 }
 
 
-def calls(slot: str) -> dict[str, str]:
-    """How a component of a slot is called: by method the names of its arguments, such as `(x, start=0)`."""
-    found = {}
+def call_signatures(slot: str) -> dict[str, str]:
+    """How a component of a slot is called: by method its arguments without types, such as `(x, start=0)`."""
+    signatures = {}
     for name, method in vars(SLOTS[slot]).items():
         if inspect.isfunction(method) and (name == "__call__" or name[0] != "_"):
             _, *parameters = inspect.signature(method).parameters.values()
-            plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
-            found[name] = str(inspect.Signature(plain))
-    return found
+            untyped = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+            signatures[name] = str(inspect.Signature(untyped))
+    return signatures
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ def calls(slot: str) -> dict[str, str]:
 
 
 @runtime_checkable
-class Pictured(Protocol):
-    """An attention whose weights are shown, in the class that has its `forward`."""
+class HasWeights(Protocol):
+    """An attention that can show its weights. The method must be in the class that has its `forward`."""
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """The attention weights, (B, h, Lq, Lk)."""
@@ -153,7 +153,7 @@ class Stepwise(Protocol):
     """A component that knows the step of the training."""
 
     def at_step(self, step: int, steps: int) -> None:
-        """Called before each training step, from 1, of how many; and with the last one before an evaluation."""
+        """Called before each training step, 1 to steps, and before an evaluation with the last step."""
 
 
 @runtime_checkable
@@ -165,7 +165,7 @@ class Auxiliary(Protocol):
 
 @runtime_checkable
 class Incremental(Protocol):
-    """A component that says whether decoding can continue from a cache. Without a word it can."""
+    """A component that says whether decoding can continue from a cache. Without this attribute it can."""
 
     incremental: bool
 
@@ -194,31 +194,35 @@ class Grouping(Protocol):
 
 
 @runtime_checkable
-class OfStates(Protocol):
+class LossOfStates(Protocol):
     """A loss that need not have all logits at once."""
 
     def of_states(self, embedding: Embedding, x: Tensor, target: Tensor) -> Tensor:
-        """The loss, of the decoder's output x (B, L, d_model) in place of the logits."""
+        """The loss of target (B, L), from the decoder's output x (B, L, d_model) in place of the logits."""
 
 
 HOOKS: dict[str, type] = {
-    "weights": Pictured,
+    "weights": HasWeights,
     "at_step": Stepwise,
     "auxiliary": Auxiliary,
     "incremental": Incremental,
     "exempt": Exempt,
     "table_1": InTable1,
     "groups": Grouping,
-    "of_states": OfStates,
+    "of_states": LossOfStates,
 }
 
 
-def having(model: nn.Module, hook: type) -> Iterator[Any]:
-    """The components of a model that have a hook, and modules within them."""
+def modules_with(model: nn.Module, hook: type) -> Iterator[Any]:
+    """The modules of a model that have a hook of `HOOKS`: components, and modules within them."""
     return (module for module in model.modules() if module is not model and isinstance(module, hook))
 
 
 def has_weights(attention: nn.Module) -> bool:
-    """Whether an attention is `Pictured`. A class with a `forward` of its own does not inherit `weights`."""
-    classes = (vars(one) for one in type(attention).__mro__)
-    return next(("weights" in one for one in classes if one.keys() & {"weights", "forward"}), False)
+    """Whether an attention can show its weights. A class with a `forward` of its own does not inherit `weights`."""
+    for parent in type(attention).__mro__:
+        if "weights" in vars(parent):
+            return True
+        if "forward" in vars(parent):
+            return False
+    return False

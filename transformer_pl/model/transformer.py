@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
-from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Stepwise, having
+from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Stepwise, modules_with
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -53,7 +53,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
-        site = Site.of_layer("encoder", layer)
+        site = Site("encoder", layer)
         self.self_attention = build(config.self_attention, config, site)
         self.ffn = build(config.ffn, config, site)
         self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(2))
@@ -68,15 +68,16 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
-        site = Site.of_layer("decoder", layer)
+        site = Site("decoder", layer)
         self.self_attention = build(config.self_attention, config, site)
-        self.cross_attention = CrossAttention(config, Site.of_layer("cross", layer))
+        self.cross_attention = CrossAttention(config, Site("cross", layer))
         self.ffn = build(config.ffn, config, site)
         self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(3))
 
     def forward(
         self, x: Tensor, mask: Mask, memory: tuple[Tensor, Tensor], memory_mask: Mask, start: int, cache: Cache | None
     ) -> Tensor:
+        """x (B, L, d_model) to the same shape; memory: the encoder's keys and values. See `Transformer.decode`."""
         x = self.residual[0](x, lambda x: self.self_attention(x, mask, start, cache))
         x = self.residual[1](x, lambda x: self.cross_attention(x, memory, memory_mask))
         return self.residual[2](x, self.ffn)
@@ -100,17 +101,17 @@ class Transformer(nn.Module):
     @property
     def incremental(self) -> bool:
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
-        return all(module.incremental for module in having(self, Incremental))
+        return all(module.incremental for module in modules_with(self, Incremental))
 
     def at_step(self, step: int, steps: int) -> None:
-        """Call `at_step` of the components that have it: which step of how many is trained, or was the last one."""
-        for module in having(self, Stepwise):
+        """Call `at_step` of the components that have it: `step`, of `steps`, is trained next or was trained last."""
+        for module in modules_with(self, Stepwise):
             module.at_step(step, steps)
 
     def auxiliary(self) -> dict[str, Tensor]:
-        """The auxiliary losses that components have set in their attribute `auxiliary`, summed over them, by name."""
+        """By name, the losses that components have set in their attribute `auxiliary`, summed over components."""
         losses: dict[str, Tensor] = {}
-        for module in having(self, Auxiliary):
+        for module in modules_with(self, Auxiliary):
             for name, loss in module.auxiliary.items():
                 losses[name] = losses[name] + loss if name in losses else loss
         return losses
@@ -120,16 +121,20 @@ class Transformer(nn.Module):
         return self.embedding.logits(self.states(source, target))
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """What the logits of `forward` are a projection of: the decoder's output, (B, Lt, d_model).
+        """The decoder's output (B, Lt, d_model), which the embedding projects to the logits of `forward`.
 
-        The target's padding must come last: no token sees it then, because it is later.
+        The target's padding must come last: no token sees what is later.
         """
         keys = source != PAD
         return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
     def encode(self, source: Tensor, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values (B, h, Ls, d_k or d_v) that each decoder layer attends to, once for all hypotheses."""
-        x, mask = self._embed(source, "encoder"), Mask(keys)
+        """The keys and values (B, h, Ls, d_k or d_v) of source (B, Ls) that each decoder layer attends to.
+
+        keys (B, Ls) is False at padding.
+        """
+        x = self._embed(source, "encoder")
+        mask = Mask(keys)
         for layer in self.encoder:
             x = layer(x, mask)
         x = self.encoder_norm(x)
@@ -144,11 +149,13 @@ class Transformer(nn.Module):
         start: int = 0,
         caches: list[Cache] | None = None,
     ) -> Tensor:
-        """The decoder's output (B, L, d_model) at each of target (B, L), whose first position is start.
+        """The decoder's output (B, L, d_model) at each position of target (B, L).
 
-        The embedding projects it to the logits of the next token.
-        With `caches`, one per layer, the positions before start come from the caches, and the new ones are added.
-        B may be a multiple of the number of sentences in memory: neighbouring hypotheses then share a sentence.
+        mask: the positions of target that each of them may see.
+        memory, memory_mask: what `encode` returns, and its mask. B may be a multiple of the number of sentences in
+        memory: neighbouring hypotheses then share a sentence.
+        start: the position of target's first token.
+        caches: one per layer, with the positions before start, to which those of target are added.
         """
         x = self._embed(target, "decoder", start)
         for layer, keys_values, cache in zip(self.decoder, memory, caches or [None] * len(memory), strict=True):
@@ -177,12 +184,13 @@ class ScaledDotProductAttention(nn.Module):
 
         Query i stands at position start + i. A query that may see nothing yields zeros.
         """
-        d_k, seen = Q.shape[-1], mask.dense(Q, K, start)
-        return product(softmax(product(Q * d_k**-0.5, K.mT), seen), V)
+        d_k = Q.shape[-1]
+        return product(softmax(product(Q * d_k**-0.5, K.mT), mask.dense(Q, K, start)), V)
 
     def weights(self, Q: Tensor, K: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """softmax(Q K^T / sqrt(d_k)), the attention weights: (B, h, Lq, Lk)."""
-        return softmax(product(Q * Q.shape[-1] ** -0.5, K.mT), mask.dense(Q, K, start))
+        d_k = Q.shape[-1]
+        return softmax(product(Q * d_k**-0.5, K.mT), mask.dense(Q, K, start))
 
 
 class MultiHeadAttention(nn.Module):
@@ -205,7 +213,10 @@ class MultiHeadAttention(nn.Module):
         return self._heads(self.W_K(x)), self._heads(self.W_V(x))  # (B, h, L, d_k), (B, h, L, d_v)
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
-        """Attention of every head from x (B, Lq, d_model), projected back to (B, Lq, d_model)."""
+        """Attention of every head from x (B, Lq, d_model) to K and V of `keys_values`: (B, Lq, d_model).
+
+        mask: the keys that each query may see. start: the position of the first query.
+        """
         heads = self.attention(self._heads(self.W_Q(x)), K, V, mask, start)  # (B, h, Lq, d_v)
         return self.W_O(heads.transpose(1, 2).flatten(2))  # (B, Lq, d_model)
 

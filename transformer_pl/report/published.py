@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from transformer_pl.config import Config, Data, Section, nominal_sizes, not_papers
+from transformer_pl.config import Config, Data, Section, custom_components, nominal_sizes
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.task import task_of
@@ -56,7 +56,7 @@ class PublishedTable(Section):
         places = sorted(range(len(configs)), key=lambda place: _unmatched_settings(configs[place]) != training)
         for place in places:
             config = configs[place]
-            if base and (config.data, not_papers(config.optim)) != (base.data, not_papers(base.optim)):
+            if base and (config.data, custom_components(config.optim)) != (base.data, custom_components(base.optim)):
                 continue
             if (row := self.find(config)) and row not in shown.values():
                 shown[place] = row

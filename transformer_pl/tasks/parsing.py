@@ -88,7 +88,7 @@ class Parsing(Task):
 
 def read_trees(written: Iterable[str], place: str) -> Iterator[Pair]:
     """Yield the words and the linear form of each tree. Raises an InputError with the line of the first mistake."""
-    stack: list[list] = []  # the brackets that are open: each its label, then its word or brackets
+    stack: list[list] = []  # the open brackets, each a list of its label, then its word or the brackets in it
     number = 0
     for number, line in enumerate(written, start=1):
         for token in TOKEN.findall(line):
@@ -102,7 +102,7 @@ def read_trees(written: Iterable[str], place: str) -> Iterator[Pair]:
                 continue
             node = stack.pop()
             if not stack and all(isinstance(child, list) for child in node):
-                node = ["", *node]
+                node = ["", *node]  # a root without a label
             label, *children = node or [[]]
             is_leaf = len(children) == 1 and isinstance(children[0], str) and label not in ROOTS
             is_inner = bool(children) and all(isinstance(child, list) for child in children)
@@ -130,7 +130,7 @@ def _linear(node: list[Any], is_root: bool = False) -> tuple[list[str], list[str
 
 
 def _bare(label: str) -> str:
-    """A label without functions and indexes: NP of NP-SBJ and of NP=2. Those such as -LRB- stay."""
+    """A label without functions and indexes: NP of NP-SBJ and of NP=2. Labels such as -LRB- stay."""
     return re.split(r"[-=]", label, maxsplit=1)[0] or label
 
 
@@ -171,11 +171,11 @@ def bracket_counts(hypothesis: str, reference: str) -> list[int]:
     https://nlp.cs.nyu.edu/evalb/, sections 6 and 7 of its README).
 
     evalb leaves out a sentence whose output is no tree, or has other words. This would flatter a model, so here it is
-    repaired as by Vinyals et al.: see `read_linear`. Words that it has too many are left out; those that it lacks are
-    in none of its constituents.
+    repaired as by Vinyals et al. (see `read_linear`): surplus words are left out, and missing words are in none of its
+    constituents.
     """
     tags = read_linear(reference)[0]
-    before = np.cumsum([0, *(tag not in PUNCTUATION for tag in tags)]).tolist()  # words that count, by position
+    before = np.cumsum([0, *(tag not in PUNCTUATION for tag in tags)]).tolist()  # words that count before a position
 
     def counted(line: str) -> Counter[Bracket]:
         spans = (

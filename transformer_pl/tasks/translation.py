@@ -23,7 +23,7 @@ TOKENISERS = {  # sacreBLEU's, by the language's code
 
 
 def primary(language: str) -> str:
-    """The language of a code that may name a region or a script, too: `zh` of zh-CN and zh_Hans."""
+    """The language of a code that may also name a region or a script: `zh` of zh-CN and zh_Hans."""
     return re.split("[-_]", language.lower())[0]
 
 
@@ -81,8 +81,8 @@ class Translation(Task):
         from sacrebleu.metrics import BLEU, CHRF
 
         metric = BLEU(tokenize=tokeniser(config.data.target))
-        each = [metric.corpus_score([h], [[r]]) for h, r in zip(hypotheses, references, strict=True)]
-        statistics = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in each]
+        scores = [metric.corpus_score([h], [[r]]) for h, r in zip(hypotheses, references, strict=True)]
+        statistics = [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]
         sums = np.sum(statistics, axis=0).tolist()
         whole = BLEU.compute_bleu(sums[:4], sums[4:8], sums[8], sums[9], smooth_method="exp")  # metric.corpus_score
         metrics = {"bleu": whole.score, "chrf": CHRF().corpus_score(hypotheses, [references]).score}
@@ -90,7 +90,7 @@ class Translation(Task):
 
 
 class PaperTranslation(Translation):
-    """Translation that is scored as the paper's authors did, too. Needs sacremoses."""
+    """Translation that is also scored by the BLEU of the paper's authors. Needs sacremoses."""
 
     others = Translation.others | {"bleu_tokenised": "BLEU tok."}
 
@@ -107,6 +107,7 @@ class PaperTranslation(Translation):
 
 
 def _synthetic(data: Data) -> Corpus:
+    """The synthetic corpus, in either direction."""
     from transformer_pl.data import synthetic
 
     if {data.source, data.target} != {"en", "de"}:
@@ -122,7 +123,7 @@ def _synthetic(data: Data) -> Corpus:
 def tokenised_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
     """Return the BLEU of a whole set as the paper's authors computed it, from 0 to 100.
 
-    It is of Moses tokens, with compounds split at their hyphens, and without smoothing, as in tensor2tensor's script
+    It counts Moses tokens, with compounds split at their hyphens, and has no smoothing, as in tensor2tensor's script
     get_ende_bleu.sh. Moses has rules for `de`, `fr` and others, and takes the English ones for any other language.
     """
     from sacrebleu.metrics import BLEU

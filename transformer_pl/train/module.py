@@ -19,7 +19,7 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import DecoderLayer, Transformer
 from transformer_pl.model.loss import SmoothedCrossEntropy, negative_log_likelihood, training_loss
 from transformer_pl.model.optimizer import build_optimizer
-from transformer_pl.model.slots import Stepwise, having
+from transformer_pl.model.slots import Stepwise, modules_with
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.evaluate import best_translations
@@ -41,7 +41,7 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
         self.loss = build(self.optim.loss, self.sizes, self.optim)
-        self._is_told = any(having(self.model, Stepwise))  # whether a component asks for the step
+        self._is_told = any(modules_with(self.model, Stepwise))  # whether a component asks for the step
         self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))

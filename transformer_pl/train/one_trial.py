@@ -9,7 +9,7 @@ from shlex import join
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
 
-from transformer_pl.config import Component, replaced
+from transformer_pl.config import Component, custom_components_by_key
 from transformer_pl.config.component_sources import keep_sources
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
@@ -149,7 +149,8 @@ def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
     """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
     config, trial = run.config, run.trial
     keep_sources(
-        [*replaced(config).values(), *config.trainer.callbacks, Component(path=config.data.task)], trial.sources
+        [*custom_components_by_key(config).values(), *config.trainer.callbacks, Component(path=config.data.task)],
+        trial.sources,
     )
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", run.identity.inputs)

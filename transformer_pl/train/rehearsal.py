@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_pl.check.run import check_models
-from transformer_pl.config import Component, Config, replaced, without_section
+from transformer_pl.config import Component, Config, custom_components_by_key, without_section
 from transformer_pl.config.components import BEFORE_OPTIONS, is_core
 from transformer_pl.config.option_files import file_digests
 from transformer_pl.runtime.digests import value_digest
@@ -40,7 +40,7 @@ class Rehearsal(NamedTuple):
 
 def own_parts(config: Config) -> dict[str, Component]:
     """The parts around the model that are not the core's, by a name that begins with their key."""
-    parts = {key: part for key, part in replaced(config).items() if not key.startswith("model.")}
+    parts = {key: part for key, part in custom_components_by_key(config).items() if not key.startswith("model.")}
     parts |= {"data.task": Component(path=config.data.task)}
     parts |= {f"trainer.callbacks[{i}]": part for i, part in enumerate(config.trainer.callbacks)}
     parts |= {f"trainer.loggers[{i}]": part for i, part in enumerate(config.trainer.loggers)}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.check.dry_run import dry_run
-from transformer_pl.config import PAD, UNK, Callback, Config, not_papers, sizes
+from transformer_pl.config import PAD, UNK, Callback, Config, custom_components, sizes
 from transformer_pl.config.components import build, is_core
 from transformer_pl.data import synthetic
 from transformer_pl.data.batches import Batch
@@ -360,7 +360,7 @@ class Observer(L.Callback):
         if trainer.lr_scheduler_configs[0].scheduler is not self.schedule:
             rule = "must leave the schedule as it is, but a callback has put one that goes by epochs in its place"
             raise InputError(f"trainer.callbacks: {rule}; the whole training is one epoch")
-        if "optimizer" in not_papers(module.optim):
+        if "optimizer" in custom_components(module.optim):
             self._check_optimizer(trainer.optimizers[0], module)
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer, module: Any) -> None:

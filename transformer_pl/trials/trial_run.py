@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Component, Config, Data, effective_sizes, not_papers, replaced, without_section
+from transformer_pl.config import (
+    Component,
+    Config,
+    Data,
+    custom_components,
+    custom_components_by_key,
+    effective_sizes,
+    without_section,
+)
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.environment import SWEEP
@@ -27,7 +35,7 @@ def check_code(config: Config, trial: Trial) -> None:
     No module is imported: the config may be a stranger's, and name any.
     """
     trained = trial.identity_inputs().get("parts", {})
-    now = source_digests(not_papers(config.model)) | task_digest(config.data)
+    now = source_digests(custom_components(config.model)) | task_digest(config.data)
     keys = {slot: "data.task" if slot == "task" else f"model.{slot}" for slot in now}
     if changed := [f"{keys[slot]} = {config.flat()[keys[slot]]}" for slot in now if trained.get(slot) != now[slot]]:
         remedy = f"{trial.sources} keeps the old code: put it back, or train the trial again"
@@ -42,7 +50,7 @@ def identify(
 
     row: what differs from base, for the name of a new folder. digests: `code_digests`, or a cache of it.
     """
-    components = {without_section(key): component for key, component in replaced(config).items()}
+    components = {without_section(key): component for key, component in custom_components_by_key(config).items()}
     components |= {callback.path: callback for callback in identity_callbacks(config)}
     its = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
     return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
