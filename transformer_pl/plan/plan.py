@@ -25,7 +25,7 @@ from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.result import Result
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import Trial, run_name
 from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import why_new
 
@@ -89,7 +89,7 @@ def plan_trial(
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
     options = [f"--{key}={as_word(value)}" for key, value in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
-    return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
+    return PlannedTrial(row, run_name(row_name, config.seed), config, identity, trial, argv, prepared)
 
 
 def estimate_costs(

@@ -1,6 +1,5 @@
 """A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +22,8 @@ from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
+from transformer_pl.train.divergence import check_losses, diverged_if_not_finite
+from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import check_code
 
@@ -133,8 +133,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
     model = _load_model(config, prepared, trial, steps)  # of the components that this process has imported
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
-    if not all(math.isfinite(nll.loss) for nll in likelihoods):
-        raise Diverged(steps)
+    check_losses((likelihood.loss for likelihood in likelihoods), steps)
     with diverged_if_not_finite(steps):
         translations = best_translations(
             *(model, every, prepared.tokenizer, config.decode, tokens),

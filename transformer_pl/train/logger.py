@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
@@ -13,12 +13,24 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.config.components import build
 from transformer_pl.runtime.files import write_atomically
+from transformer_pl.train.divergence import Diverged
+from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.wandb_run import WandbRun
-from transformer_pl.trials.metrics import Diverged, Kind, metrics_lines
+from transformer_pl.trials.metrics import Kind, metrics_lines
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.trial_run import TrialRun
 
 PRINT_EVERY_S = 5.0
+
+
+class LogTraining(L.Callback):
+    """Logs the training as each step ends. It comes before all other callbacks, one of which may save and stop."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            cast(TransformerModule, module).log_step()
 
 
 class TrialLogger(Logger):

@@ -29,10 +29,10 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.task import EVALUATION, Corpus, Pair, checked_scores, open_corpus
 from transformer_pl.train import fit
+from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.one_trial import train_and_evaluate
 from transformer_pl.trials.identity import Identity
-from transformer_pl.trials.metrics import Diverged
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import Checked, TrialRun

@@ -1,12 +1,10 @@
-"""Perplexity, divergence, and the lines of metrics.jsonl.
+"""Perplexity, and the lines of metrics.jsonl.
 
 A line is a JSON object: `step` (optimiser steps done), `kind` (`train`, `validation` or `final`), the metrics by name,
 and `time` (seconds since 1970). Callbacks may add lines of their own.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,31 +25,6 @@ def perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
-
-
-class Diverged(Exception):
-    """The training diverged at this step: its loss, the weights after it, or their outputs are not finite, or there is
-    no learning rate for it.
-
-    That is the trial's result. It is not trained further.
-    """
-
-    def __init__(self, step: int):
-        finite = "the loss, the weights, the outputs or the learning rate are not finite, or the rate is negative"
-        super().__init__(f"diverged at step {step}: {finite}")
-        self.step = step
-
-
-@contextmanager
-def diverged_if_not_finite(step: int) -> Iterator[None]:
-    """Raise Diverged in place of beam search's FloatingPointError.
-
-    Weights that are finite, with a finite loss, may still be too large to decode with.
-    """
-    try:
-        yield
-    except FloatingPointError as error:
-        raise Diverged(step) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

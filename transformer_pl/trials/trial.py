@@ -258,5 +258,10 @@ def trial_folder(row: str, seed: int, id_: str) -> str:
     return "-".join([*(re.sub(r"[^A-Za-z0-9.=_+]+", "_", word) for word in words), f"s{seed}", id_])
 
 
+def run_name(row: str, seed: int) -> str:
+    """What plans, tables and W&B call a trial: its row and seed, such as `h=4 s1`."""
+    return f"{row} s{seed}"
+
+
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
     write_atomically(path, "".join(f"{line}\n" for line in lines))

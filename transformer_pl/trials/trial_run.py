@@ -13,7 +13,7 @@ from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity, identity_callbacks
-from transformer_pl.trials.trial import Trial, trial_folder
+from transformer_pl.trials.trial import Trial, run_name, trial_folder
 
 
 def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
@@ -69,8 +69,7 @@ class TrialRun:
 
     @property
     def name(self) -> str:
-        """What tables and W&B call it, such as `h=4 s1`."""
-        return f"{self.row} s{self.config.seed}"
+        return run_name(self.row, self.config.seed)
 
     @property
     def tags(self) -> list[str]:
