@@ -51,8 +51,8 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
         with _evaluating(model) as device:
             target = batch.target_out.to(device)
             states = model.states(batch.source.to(device), batch.target_in.to(device))
-            of_tokens = negative_log_likelihood(model.embedding, states, target)
-            nll[indexes] = of_tokens.double().sum(-1).cpu().numpy()
+            token_nll = negative_log_likelihood(model.embedding, states, target)
+            nll[indexes] = token_nll.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
 
 
@@ -61,13 +61,17 @@ def translate(
 ) -> list[list[Hypothesis]]:
     """Return the best translation of every sentence (Section 6.1), in a list that is empty if there is none.
 
-    A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
-    nearly as much as the first ones. But its hypotheses have at most POSITIONS tokens in all, if none ends early.
-    on_progress: is called with the number of finished sentences.
+    Large batches are faster, because the last steps of a batch, with few sentences, cost nearly as much as the first
+    ones. To save memory, the hypotheses of a batch have at most POSITIONS tokens in all, if none ends early.
+
+    source: the sentences.
+    decode: the keys of beam search.
+    tokens: the most source tokens of a batch.
+    on_progress: called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     longest = source.lengths.astype(np.int64) + decode.extra
-    share = -(-longest * decode.beam * tokens // POSITIONS)  # of the budget of `tokens`
+    share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
         rows = torch.from_numpy(padded(source, indexes))
         limits = torch.from_numpy(longest[indexes])
@@ -123,21 +127,25 @@ class Evaluation(NamedTuple):
 def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
     """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
 
-    steps: for which it was trained.
+    steps: how many steps it was trained.
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
     metrics: dict[str, float] = {}
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
-    every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
+    sources = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
     model = _load_model(config, prepared, trial, steps)  # of the components that this process has imported
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
     check_losses((likelihood.loss for likelihood in likelihoods), steps)
     with diverged_if_not_finite(steps):
         translations = best_translations(
-            *(model, every, prepared.tokenizer, config.decode, tokens),
-            on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(every)}"),
+            model,
+            sources,
+            prepared.tokenizer,
+            config.decode,
+            tokens,
+            on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(sources)}"),
         )
     first = len(splits[0].source)
     hypotheses = {"val": translations[:first], "test": translations[first:]}

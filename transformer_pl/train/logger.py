@@ -51,7 +51,7 @@ class TrialLogger(Logger):
 
     @rank_zero_only
     def start(self, step: int) -> None:
-        """Open the file for a training that continues at `step`: lines after it and of a final evaluation go."""
+        """Open the file for a training that continues at `step`. Later lines and those of an evaluation go."""
         lines = metrics_lines(self._path)
         kept = [text for text, line in lines if line["step"] <= step and line["kind"] != "final"]
         write_atomically(self._path, b"".join(kept).decode())
@@ -60,9 +60,9 @@ class TrialLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Log what the module or a callback gives. Lightning counts steps otherwise, and adds the epoch."""
-        named = {name: value for name, value in metrics.items() if name != "epoch"}
+        metrics = {name: value for name, value in metrics.items() if name != "epoch"}
         step = self.trainer.global_step if self.trainer else step
-        self._log(named, step, "validation" if any(name.startswith("val/") for name in named) else "train")
+        self._log(metrics, step, "validation" if any(name.startswith("val/") for name in metrics) else "train")
 
     def _log(self, metrics: dict[str, float], step: int | None, kind: Kind) -> None:
         assert self._file
@@ -70,7 +70,7 @@ class TrialLogger(Logger):
         self._file.write(json.dumps(line | infinite_as_null(metrics) | line) + "\n")
         self._file.flush()
         if self.wandb:
-            self.wandb.tell(log=metrics | {"step": step})
+            self.wandb.send(log=metrics | {"step": step})
         if kind == "validation" or time.monotonic() - self._printed > PRINT_EVERY_S:
             self._printed = time.monotonic()
             values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
@@ -93,7 +93,7 @@ class TrialLogger(Logger):
 
 def user_loggers(run: TrialRun) -> list[Logger]:
     """The loggers of `trainer.loggers`. They write to the trial's folder where no `save_dir` is given."""
-    loggers = [build(one, save_dir=str(run.trial.folder)) for one in run.config.trainer.loggers]
+    loggers = [build(logger, save_dir=str(run.trial.folder)) for logger in run.config.trainer.loggers]
     for logger in loggers:
         logger.log_hyperparams(run.settings)
     return loggers
@@ -109,7 +109,7 @@ def trial_logger(run: TrialRun) -> Iterator[tuple[TrialLogger, WandbRun]]:
     except BaseException as error:
         exit_code = getattr(error, "exit_code", 1)
         if isinstance(error, Diverged):
-            wandb.tell(summary={"diverged_at_step": error.step})
+            wandb.send(summary={"diverged_at_step": error.step})
         raise
     finally:
         logger.close()

@@ -41,7 +41,7 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
         self.loss = build(self.optim.loss, self.sizes, self.optim)
-        self._is_told = any(having(self.model, Stepwise))  # whether a component asks for the step
+        self._is_stepwise = any(having(self.model, Stepwise))  # whether a component asks for the step
         self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
@@ -49,8 +49,8 @@ class TransformerModule(L.LightningModule):
         self._is_first_pass = True  # of a micro-batch: an optimizer may ask for several
         self._rates: dict[str, float] = {}  # the learning rates of the last step
         self._next_rates: dict[str, float] = {}  # and those of the next one
-        self._seconds = 0.0  # trained since the last log line, without validations
-        self._clock = 0.0  # up to when they are counted
+        self._seconds = 0.0  # of training since the last log line, without validations
+        self._clock = 0.0  # the time until which `_seconds` counts
         self._compiled = False
 
     def configure_model(self) -> None:
@@ -96,8 +96,8 @@ class TransformerModule(L.LightningModule):
     @component_code()
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self._is_first_pass = True
-        # Once a step, whatever its parts are. Without `_is_told` each step would search all modules.
-        if self._is_told and batch_idx % self.trainer.accumulate_grad_batches == 0:
+        # Once a step, and not with each part of a batch. `_is_stepwise` saves a search of all modules at every step.
+        if self._is_stepwise and batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.model.at_step(self.trainer.global_step + 1, self.config.steps)
 
     @component_code()
@@ -113,7 +113,7 @@ class TransformerModule(L.LightningModule):
         tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
         if self._is_first_pass:
-            self._trained += torch.stack([one.detach().float() for one in sums])
+            self._trained += torch.stack([value.detach().float() for value in sums])
             self._is_first_pass = False
         loss = loss + sum(sums[2:])
         return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
@@ -139,13 +139,14 @@ class TransformerModule(L.LightningModule):
         checkpoint["trained"] = {"sums": sums.reshape(-1, len(self._trained)).tolist(), "seconds": self._seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
+        """Restore what `on_save_checkpoint` has saved. If the number of ranks is another, rank 0 gets all sums."""
         self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
         if len(sums) != self.trainer.world_size:
             sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, sums.shape[1])])
         self._trained = sums[self.global_rank]
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:  # type: ignore[override]
+        """Step the schedule, and keep the rates for `log_step`."""
         self._rates = learning_rates(scheduler)
         scheduler.step()
         self._next_rates = learning_rates(scheduler)
@@ -156,16 +157,19 @@ class TransformerModule(L.LightningModule):
         Call it at the end of every step, before a checkpoint is saved, so that no line is logged twice. Raises Diverged
         where a loss was not finite, or where the schedule has no rate for the next step.
         """
-        logs = self.trainer.global_step % self.config.trainer.log_every == 0
-        loss, tokens, *others = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
+        is_due = self.trainer.global_step % self.config.trainer.log_every == 0
+        if is_due:  # before the clock is read, because it waits for the device
+            loss, tokens, *auxiliary_sums = self._sum_over_ranks(self._trained)
         now = time.perf_counter()
-        self._seconds, self._clock = self._seconds + now - self._clock, now
-        if logs:
+        self._seconds += now - self._clock
+        self._clock = now
+        if is_due:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
-            auxiliary = {f"train/aux.{name}": sum_ / tokens for name, sum_ in zip(self._auxiliary, others, strict=True)}
-            rate = tokens / self._seconds
-            self.log_now({"train/loss": loss / tokens, **self._rates, "tokens_per_s": rate} | auxiliary)
+            metrics = {"train/loss": loss / tokens, **self._rates, "tokens_per_s": tokens / self._seconds}
+            for name, auxiliary_sum in zip(self._auxiliary, auxiliary_sums, strict=True):
+                metrics[f"train/aux.{name}"] = auxiliary_sum / tokens
+            self.log_now(metrics)
             self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
         check_rates(self._next_rates.values(), self.trainer.global_step + 1)
 

@@ -121,7 +121,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         [cost] = training_costs([(config, prepared.mean_lengths)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         logger.log_result(metrics, steps)
-        wandb.tell(translations=evaluation.examples)
+        wandb.send(translations=evaluation.examples)
         result = Result(
             version=project_version(),
             id=run.identity.trial,
@@ -147,7 +147,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         )
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-        wandb.tell_summary(result)
+        wandb.send_summary(result)
     return result
 
 
