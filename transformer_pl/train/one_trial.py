@@ -25,7 +25,7 @@ from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.flops import training_costs
-from transformer_pl.trials.lock import Lost
+from transformer_pl.trials.lock import LockLost
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial_run import Checked, TrialRun
@@ -81,8 +81,8 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
         trial.set_status("diverged", step=error.step)
         print(plain(f"{trial.folder}: {error}; --rerun trains it again"))
         return 1
-    except Lost as lost:  # another process records how the trial ends
-        print(plain(f"error: {lost}; the steps that this process has trained since then are dropped"), file=sys.stderr)
+    except LockLost as error:  # another process records how the trial ends
+        print(plain(f"error: {error}; the steps that this process has trained since then are dropped"), file=sys.stderr)
         return 1
     except Exception as error:
         reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
@@ -142,7 +142,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             tokens_per_s=round(sum(rates) / len(rates), 1) if rates else None,
             wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
             exempt=checked.exempt,
-            convergence=converged and converged.as_ending(),
+            convergence=converged and converged.as_record(),
             finished=time.strftime("%Y-%m-%d %H:%M:%S"),
         )
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial

@@ -35,7 +35,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """Each line as it is written, and what it says: the metrics, step, time and kind.
 
-    Left out are one that a process left unfinished, and, with one warning for the file, those of another form.
+    An unfinished last line is left out. So are lines that do not have the form of `MetricsLine`, with one warning.
     """
     lines: list[tuple[bytes, dict[str, Any]]] = []
     damaged: list[str] = []

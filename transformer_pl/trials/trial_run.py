@@ -40,12 +40,16 @@ def identify(
 ) -> tuple[Identity, Trial]:
     """The identity of a config on a corpus, and its trial: equal identities share one folder.
 
-    row: what differs from base, for the name of a new folder. digests: `code_digests`, or a cache of it.
+    config: what is trained.
+    corpus: the text.
+    runs: the runs folder.
+    row: what differs from base, for the name of a new folder.
+    digests: `code_digests`, or a cache of it.
     """
     components = {without_section(key): component for key, component in replaced(config).items()}
     components |= {callback.path: callback for callback in identity_callbacks(config)}
-    its = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
-    return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
+    found = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
+    return found, Trial.at(runs, trial_folder(row, config.seed, found.trial))
 
 
 class Checked(NamedTuple):
@@ -61,7 +65,7 @@ class TrialRun:
 
     config: Config
     runs: Path  # the runs folder
-    scale: str  # its name
+    scale: str  # the name of the scale
     row: str  # of the sweep that has started it, or how the config differs from the scale: `base`, or such as `h=4`
     corpus: Corpus
     identity: Identity
