@@ -114,7 +114,7 @@ def names(word: str) -> tuple[str, ...]:
 
 def whole_numbers(word: str, at_least: int = 1) -> tuple[int, ...]:
     """Read different whole numbers with commas between them."""
-    return tuple(whole_number(at_least)(one) for one in names(word))
+    return tuple(map(whole_number(at_least), names(word)))
 
 
 def folder_name(word: str) -> Path:
