@@ -27,7 +27,8 @@ from transformer_pl.runtime.errors import suggestion
 
 BUDGET = 8  # tries per row of --retune
 PACKAGE = Path(__file__).parents[1]
-SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))  # of a wheel, or a checkout
+# Where a wheel has the sweep files, or a checkout of the repository
+SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))
 
 Given = TypeVar("Given", bound="TableOptions")
 

@@ -29,7 +29,7 @@ from transformer_pl.trials.trial import Trial, run_name
 from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import why_new
 
-SHORT = 100  # steps: a trial with fewer is mostly start and evaluation: its time says little of others
+SHORT = 100  # steps: a shorter trial is mostly start and evaluation, and its time says little about others
 
 
 class PlannedTrial(NamedTuple):
@@ -40,7 +40,7 @@ class PlannedTrial(NamedTuple):
     config: Config
     identity: Identity
     trial: Trial  # its folder, which need not exist yet
-    argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
+    argv: list[str]  # the arguments of `python -m transformer_pl.train`, which alone decide its config
     prepared: Prepared  # its dataset, which need not be prepared yet
 
 

@@ -20,7 +20,7 @@ from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
 from transformer_pl.trials.trial_config import mistakes_of_parts, trial_config
 
-DRAWS_PER_POINT = 20  # of the sequence, at most
+DRAWS_PER_POINT = 20  # at most so many draws of the sequence are made for each point
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
 
 
@@ -28,7 +28,7 @@ class Retuning(NamedTuple):
     """What every row tries, and what decides."""
 
     points: list[dict[str, Any]]  # values by key; the first point is the file's own
-    seed: int  # of all tries
+    seed: int  # the seed of all tries
     metric: str  # a score of the task, or a loss
 
     def tries(self, sweep: Sweep) -> Sweep:

@@ -26,7 +26,7 @@ SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of 
 # Keys that decide what optim.match=flops equalises.
 BUDGET_KEYS = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
-MOST_TRIALS = 10_000  # of a grid
+MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
 
 
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
     @property
     def configs(self) -> list[Config]:
-        """Of all trials, row by row."""
+        """The configs of all trials, row by row."""
         return [config for row in self.rows for config in row.configs]
 
     @property

@@ -59,7 +59,7 @@ def start(process: BaseProcess) -> None:
             process.start()  # waits until the server has imported everything
     except Stopped:
         server = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if server and not multiprocessing.active_children():  # of which it knows how they end
+        if server and not multiprocessing.active_children():  # the server reports how its children end
             os.kill(server, signal.SIGKILL)  # it may import for seconds
         raise
     finally:
@@ -85,9 +85,10 @@ def start_module(
 
 
 def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int]) -> None:
+    """What the child of `start_module` does, with the same arguments: module, argv, environment, log, cores."""
     gc.freeze()  # what the server has imported is not searched for garbage, which would take a quarter of a second
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # which now is meant for it alone
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # in its own session, SIGINT is meant for it alone
     if cores:
         os.sched_setaffinity(0, cores)
     os.environ.clear()

@@ -66,7 +66,7 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     signals.install_handler(signals.raise_stopped)
     for stream in (sys.stdout, sys.stderr):  # UTF-8 to files and pipes; a terminal shows `?` for what it lacks
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
+            with suppress(OSError):  # the output was opened as a file, and is a terminal by now
                 stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     messages: list[str] = []
     try:

@@ -55,7 +55,12 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
 def _answer(
     sender: Connection, environment: dict[str, str], what: str, function: Callable, arguments: tuple[Any, ...]
 ) -> None:
-    """What the child does: it sends the function's result and the messages of its error, or ends without."""
+    """What the child does: it sends the function's result and the messages of its error, or ends without.
+
+    sender: the way back to the parent.
+    environment: the variables of the parent.
+    what, function, arguments: as for `isolated`.
+    """
     os.environ.update(environment)  # it was forked from a server that began with another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the parent, which then kills this process
     stop_with_parent()

@@ -97,7 +97,7 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
     file = folder / JOURNAL if url is None else _sqlite_file(url)
-    if file and not file.exists():  # which would be made
+    if file and not file.exists():  # Optuna would make it
         return None
     try:
         return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))

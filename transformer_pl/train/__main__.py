@@ -52,7 +52,7 @@ class TrainOptions:
     """Which trial is trained."""
 
     scale: str = DEFAULT_SCALE
-    keys: Mapping[str, Any] = field(default_factory=dict)  # of the config; they win over the scale's
+    keys: Mapping[str, Any] = field(default_factory=dict)  # keys of the config, which win over the scale's
     variant: str | None = None  # what differs from base, as a row of a sweep file has it; it wins over the keys
     runs: Path = DEFAULT_RUNS
     rerun: bool = False  # train a finished or diverged trial again

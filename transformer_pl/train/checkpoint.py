@@ -87,7 +87,7 @@ class Checkpoints(L.Callback):
             return None
         files = sorted(path for path in self.folder.glob("weights.*.pt") if path <= self._weights_at(step))
         total: dict[str, torch.Tensor] = {}
-        for file in files:  # one after the other, on the CPU: of a large model they are many gigabytes
+        for file in files:  # one after the other, on the CPU, because the files of a large model are many gigabytes
             for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
                 total[name] = total[name] + value if name in total and value.is_floating_point() else value
         return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}

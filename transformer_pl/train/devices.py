@@ -9,12 +9,12 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.machine import has_bfloat16
 from transformer_pl.runtime.terminal import counted
 
-# Variables by which Lightning, when it is imported and later, takes this process for one of several.
+# Lightning takes this process for one of several if one of these variables is set.
 RANK_VARIABLES = re.compile(
     "(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|(TORCHELASTIC|JSM)_.*|SLURM_(?!CONF$).*"
     f"|{RANKS_OF}"
 )
-TORCHRUN, STEP = "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"  # of torchrun's processes, and of an srun step's
+TORCHRUN, STEP = "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"  # set by torchrun, and by srun
 
 
 def hide_ranks() -> None:

@@ -27,7 +27,7 @@ from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import check_code
 
-POSITIONS = 2**17  # of all hypotheses of a batch, at their greatest length: their keys and values are kept
+POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
 EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
@@ -64,6 +64,7 @@ def translate(
     Large batches are faster, because the last steps of a batch, with few sentences, cost nearly as much as the first
     ones. To save memory, the hypotheses of a batch have at most POSITIONS tokens in all, if none ends early.
 
+    model: translates.
     source: the sentences.
     decode: the keys of beam search.
     tokens: the most source tokens of a batch.
@@ -87,7 +88,10 @@ def translate(
 def best_translations(
     model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int, **options: Any
 ) -> list[str]:
-    """Return the best translation of every sentence as text; an empty text if there is none. options: `translate`'s."""
+    """Return the best translation of every sentence as text, which is empty if there is none.
+
+    tokenizer: makes the text; model, source, decode, tokens, options: as for `translate`.
+    """
     translations = translate(model, source, decode, tokens, **options)
     return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
 
@@ -119,8 +123,8 @@ class Evaluation(NamedTuple):
     """What a trained model is worth."""
 
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
-    score: str  # which of these the task compares rows by, such as bleu
-    signature: str  # how that was computed
+    score: str  # the metric by which the task compares rows, such as bleu
+    signature: str  # how the score was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
 
 
@@ -135,7 +139,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
     sources = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
-    model = _load_model(config, prepared, trial, steps)  # of the components that this process has imported
+    model = _load_model(config, prepared, trial, steps)  # its components are those that this process has imported
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
     check_losses((likelihood.loss for likelihood in likelihoods), steps)
     with diverged_if_not_finite(steps):

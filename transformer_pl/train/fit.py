@@ -37,7 +37,7 @@ class Fitted(NamedTuple):
     """How a training ended."""
 
     steps: int  # fewer than the config's where a callback has stopped it early
-    params: int  # of the trained model: a callback may have made layers share weights
+    params: int  # the parameters of the trained model: a callback may have made layers share weights
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
 

@@ -40,11 +40,16 @@ class TrialLogger(Logger):
     """
 
     name = version = "trial"
-    trainer: L.Trainer | None = None  # while it trains
+    trainer: L.Trainer | None = None  # set when the training begins
     _file: TextIO | None = None  # between start and close
 
     def __init__(self, folder: Path, steps: int, wandb: WandbRun | None = None, others: Sequence[Logger] = ()):
-        """steps: of the whole training. others: the loggers that Lightning gives the same metrics."""
+        """
+        folder: the folder of the trial.
+        steps: the steps of the whole training.
+        wandb: the W&B run, if there is one.
+        others: the loggers that Lightning gives the same metrics.
+        """
         super().__init__()
         self.wandb, self.others = wandb, others
         self._path, self._steps, self._printed = folder / "metrics.jsonl", steps, 0.0

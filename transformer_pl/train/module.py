@@ -46,10 +46,10 @@ class TransformerModule(L.LightningModule):
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
         self._divergence = DivergenceWatch()
-        self._is_first_pass = True  # of a micro-batch: an optimizer may ask for several
+        self._is_first_pass = True  # whether a micro-batch is computed first: an optimizer may ask for several passes
         self._rates: dict[str, float] = {}  # the learning rates of the last step
         self._next_rates: dict[str, float] = {}  # and those of the next one
-        self._seconds = 0.0  # of training since the last log line, without validations
+        self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
         self._compiled = False
 

@@ -34,8 +34,8 @@ REVISION = 1  # raised when the rehearsal becomes stricter: then every part is r
 class Rehearsal(NamedTuple):
     """What a rehearsal has found of a row that passed."""
 
-    passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
-    notes: Sequence[str] = ()  # what a plan says of the parts
+    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
+    notes: Sequence[str] = ()  # what a plan prints about the parts
 
 
 def own_parts(config: Config) -> dict[str, Component]:

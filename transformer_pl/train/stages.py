@@ -39,9 +39,9 @@ from transformer_pl.trials.trial_run import Checked, TrialRun
 
 STEPS = 20
 SENTENCES = {"train": 24, "val": 8, "test": 8}
-MERGES = 40  # of a vocabulary that is learned from so few sentences
-LONG = 1000  # sentences in one, of which no tokenizer should leave out the end
-TRIED = 1000  # steps at which the rate of a schedule is read
+MERGES = 40  # merges of a vocabulary that is learned from so few sentences
+LONG = 1000  # sentences that are joined to a long one, whose end no tokenizer may leave out
+TRIED = 1000  # steps at which the rate of a schedule is checked
 MUCH_SLOWER = 1e-3  # times the rate, at which a loss with finite gradients does not diverge
 
 
@@ -79,15 +79,15 @@ def _whole(config: Config, folder: Path) -> tuple[Config, dict[str, Any]]:
 
 
 def stopped(config: Config, folder: Path, step: int) -> None:
-    """Train until a signal stops it in a step."""
+    """Train until a signal stops the training in a step."""
     with suppress(Stopped):
         _train(config, folder, "stopped", stop_at=step)
 
 
 def continued(config: Config, folder: Path) -> None:
-    """Train to the end what was stopped, and compare. Raises an InputError where it is another training."""
+    """Continue the stopped training to its end. Raises an InputError where it differs from the whole one."""
     _train(config, folder, "stopped")
-    if config.trainer.accelerator == "gpu":  # whose sums may round differently each time
+    if config.trainer.accelerator == "gpu":  # sums on a GPU may round differently each time
         return
     if unequal := _unequal(folder, "whole", "stopped"):
         raise InputError(
@@ -202,7 +202,14 @@ def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
 
 
 def _few_pairs(name: str, count: int, config: Config, corpus: Corpus, prepared: Prepared) -> list[Pair]:
-    """Sentences of a split: of the text if it can be read here, else of the prepared tokens, else embedded ones."""
+    """Sentences of a split: from the text if it can be read here, else from the prepared tokens, else synthetic.
+
+    name: the split.
+    count: how many sentences.
+    config: the row's.
+    corpus: the text.
+    prepared: the row's dataset, which need not be prepared yet.
+    """
     if corpus.is_local:
         return list(itertools.islice(used_pairs(name, corpus, config.data), count))
     if not prepared.is_counted():
@@ -313,7 +320,7 @@ class Observer(L.Callback):
     stop_at: the step in which it sends a signal to stop.
     """
 
-    passes = 1.0  # of the model for each micro-batch, in the last training of this process
+    passes = 1.0  # calls of the model for each micro-batch, in the last training of this process
     notes: list[str] = []
 
     def __init__(self, stop_at: int | None = None):
@@ -339,7 +346,7 @@ class Observer(L.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
         if batch_idx == 0 and not is_core(module.optim.loss.path):
             _check_loss(module, batch)
-            self.forward = 0  # of the training itself
+            self.forward = 0  # the check of the loss called the model, too
 
     def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Tensor) -> None:
         self.backward += 1

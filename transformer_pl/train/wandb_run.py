@@ -132,7 +132,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     import wandb
 
     global _server
-    mode: Any = wandb.setup().settings.mode  # of WANDB_MODE, or else of `wandb offline` and `wandb disabled`
+    mode: Any = wandb.setup().settings.mode  # from WANDB_MODE, or else from `wandb offline` and `wandb disabled`
     if mode == "disabled":
         return wandb.init(mode=mode)  # a run that does nothing
     id_file = Path(folder, "wandb", "run-id")
@@ -166,7 +166,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
         wandb.teardown()  # frees the run's id
         run = wandb.init(mode=mode, **options)
     with redirect_stderr(io.StringIO()):  # W&B warns that it makes links
-        for source in sorted(Path(folder, "sources").rglob("*.py")):  # of the trial's components
+        for source in sorted(Path(folder, "sources").rglob("*.py")):  # the sources of the trial's components
             run.save(source, base_path=folder, policy="now")
     run.define_metric("step")
     run.define_metric("*", step_metric="step")

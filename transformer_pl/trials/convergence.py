@@ -1,6 +1,6 @@
 """Convergence: whether a training still learned when its steps ended.
 
-The validation loss is that of the weights that would be scored: of averaged ones where decode.average says so. Late in
+The validation loss is that of the weights that would be scored, which decode.average may average. Late in
 a training it is close to a line over the logarithm of the step, for the learning rate of equation 3 falls as a power of
 it. The line through the validations of the last two fifths of the steps has as its slope the median of the slopes
 between all pairs of them (Theil 1950, Sen 1968): one bad validation does not move it. The fall is what this line loses
@@ -33,7 +33,7 @@ class Convergence(NamedTuple):
 
     fall: float  # nats per token over the last fifth of the steps; negative where the loss rose
     noise: float | None  # the standard error of the fall; None with two validations, which a line meets exactly
-    validations: int  # that the line goes through, of all seeds
+    validations: int  # how many the line goes through, over all seeds
 
     @property
     def still_falls(self) -> bool:

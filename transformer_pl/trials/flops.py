@@ -9,7 +9,7 @@ from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.config.components import component_names
 from transformer_pl.runtime.isolated import isolated
 
-ASSUMED_LENGTH = 25  # tokens per sentence, where the dataset is not prepared
+ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
 
 
 class Cost(NamedTuple):
@@ -39,7 +39,9 @@ def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
 
 
 def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> list[Cost]:
-    """The costs of trainings: of each the config, and the mean tokens per sentence of source and target.
+    """The costs of trainings.
+
+    trainings: for each the config, and the mean tokens per sentence of source and target.
 
     The means are rounded. A backward pass costs two forward passes.
     """
@@ -80,7 +82,7 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
     params = c.N_encoder * encoder + c.N_decoder * decoder + c.vocab_size * c.d_model
 
-    products = c.h * (c.d_k + c.d_v)  # of a query and a key
+    products = c.h * (c.d_k + c.d_v)  # the product of a query and a key, and that of its weight and a value
     encoder_layer = Ls * (attention + ffn) + Ls * Ls * products
     decoder_layer = Lt * (attention + ffn + query_output) + Ls * keys_values + (Lt * Lt + Lt * Ls) * products
     layers = c.N_encoder * encoder_layer + c.N_decoder * decoder_layer

@@ -32,7 +32,7 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
-    version: str = ""  # of the project
+    version: str = ""  # the version of the project
     id: Id
     weights_id: Id  # shared by trials that differ in decoding alone
     weights_of: Id | None = None  # the trial that has trained the weights; None: this one
@@ -42,9 +42,9 @@ class Result(BaseModel):
     seed: Natural
     config: dict[str, Any]  # by dotted keys, with effective sizes
     metrics: dict[str, Metric]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics
-    score: str  # which of these the task compares rows by, such as bleu
-    signature: str  # how that was computed
-    params: Natural  # of the trained model
+    score: str  # the metric by which the task compares rows, such as bleu
+    signature: str  # how the score was computed
+    params: Natural  # the parameters of the trained model
     steps: Natural
     stopped_early: bool = False
     flops: Amount
@@ -52,7 +52,7 @@ class Result(BaseModel):
     wall_s: Amount
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
     convergence: ConvergenceRecord | None = None  # None: not known
-    finished: str = ""  # when
+    finished: str = ""  # date and time
 
     @model_validator(mode="after")
     def _is_complete(self) -> "Result":

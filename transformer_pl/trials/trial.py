@@ -180,7 +180,7 @@ class Trial:
             path.unlink(missing_ok=True)
             try:
                 os.link(other / name, path)
-            except OSError:  # of another disk, or of a file system without links
+            except OSError:  # on another disk, or on a file system without links
                 shutil.copyfile(other / name, path)
 
     def save_sentences(

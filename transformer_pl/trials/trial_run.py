@@ -17,7 +17,7 @@ from transformer_pl.trials.trial import Trial, run_name, trial_folder
 
 
 def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
-    """Digests of the code that is not the core's: of components, by name, and of the data's."""
+    """Digests of code that is not the core's: of components, by name, and of the tokenizer and the task."""
     return source_digests(dict(components)) | tokenizer_digest(data) | task_digest(data)
 
 
@@ -56,7 +56,7 @@ class Checked(NamedTuple):
     """What the checks before a training have found."""
 
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
-    passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
+    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TrialRun:
     config: Config
     runs: Path  # the runs folder
     scale: str  # the name of the scale
-    row: str  # of the sweep that has started it, or how the config differs from the scale: `base`, or such as `h=4`
+    row: str  # the sweep's name of the row, or how the config differs from the scale: `base`, or such as `h=4`
     corpus: Corpus
     identity: Identity
     trial: Trial
