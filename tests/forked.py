@@ -93,7 +93,7 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
 
 def _run(module: str, argv: list[str], environment: Mapping[str, str], paths: list[str], is_terminal: bool) -> None:
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, children.OF_A_TERMINAL)  # of a server that `children.start` has started
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, children.TERMINAL_SIGNALS)  # which `children.start` has blocked
     for number, path in enumerate(paths, start=1):
         file = os.open(path, os.O_RDWR | (0 if is_terminal else os.O_APPEND))
         os.dup2(file, number)

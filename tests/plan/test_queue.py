@@ -28,8 +28,8 @@ def test_trials_that_share_weights_are_trained_one_after_the_other(trials):
     base, beam, heads = trials
     queue = queue_of(trials)
     assert queue.next(set()) is base and queue.next({base.identity.weights}) is heads
-    assert queue.next({base.identity.weights, heads.identity.weights}) is None and queue.left() == (1, 2.0)
-    assert queue.next({heads.identity.weights}) is beam and queue.left() == (0, 0.0) and queue.waits() is None
+    assert queue.next({base.identity.weights, heads.identity.weights}) is None and queue.remaining() == (1, 2.0)
+    assert queue.next({heads.identity.weights}) is beam and queue.remaining() == (0, 0.0) and queue.waits() is None
 
 
 def test_what_another_command_trains_waits_with_all_that_shares_its_weights(trials):
@@ -39,7 +39,7 @@ def test_what_another_command_trains_waits_with_all_that_shares_its_weights(tria
         assert queue.next(set()) is heads and queue.next(set()) is None and queue.waits()
     assert queue.next(set()) is base
     queue.hold(base)
-    assert queue.left().trials == 2
+    assert queue.remaining().trials == 2
 
 
 def test_an_ending_counts_that_another_command_has_brought_about_since(trials):

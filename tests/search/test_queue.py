@@ -54,7 +54,7 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
             planned.trial.make()
             planned.trial.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
             queue.ended(planned, ending)
-        assert (queue.ended_count(), queue.left().trials) == (index + 1, 5 - (index + 1))
+        assert (queue.ended_count(), queue.remaining().trials) == (index + 1, 5 - (index + 1))
     queue.next(set())
     trials = queue.study.get_trials()
     assert [t.user_attrs.get("diverged") for t in trials] == [1, None, None, 4, None]

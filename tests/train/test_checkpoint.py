@@ -15,7 +15,7 @@ from small_trainings import Signals, config, fit
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.train.checkpoint import Checkpoints
-from transformer_pl.trials.lock import Lost
+from transformer_pl.trials.lock import LockLost
 
 
 class Power(BaseException):
@@ -159,9 +159,9 @@ def test_whoever_has_lost_the_trial_writes_nothing(prepared, tmp_path, average):
     """Another process trains it now, in the same folder."""
 
     def check():
-        raise Lost
+        raise LockLost
 
-    with pytest.raises(Lost):
+    with pytest.raises(LockLost):
         fit(prepared, config(decode__average=average), Checkpoints(tmp_path, average, check=check))
     assert not list(tmp_path.iterdir())
 

@@ -13,10 +13,11 @@ from lightning import Callback
 from small_trainings import Signals, config, fit
 
 from transformer_pl.train.checkpoint import Checkpoints
+from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.evaluate import evaluate_trial
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
-from transformer_pl.trials.metrics import Diverged, perplexity
+from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import Trial
 
 

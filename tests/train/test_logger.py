@@ -101,7 +101,7 @@ def test_a_file_goes_on_where_its_checkpoint_was(tmp_path):
 def told(monkeypatch):
     """What the W&B run of a trial is told, message after message, and the exit code with which it ends."""
     messages = []
-    monkeypatch.setattr(WandbRun, "tell", lambda run, **message: messages.append(message))
+    monkeypatch.setattr(WandbRun, "send", lambda run, **message: messages.append(message))
     monkeypatch.setattr(WandbRun, "finish", lambda run, exit_code=0: messages.append({"finish": exit_code}))
     return messages
 
@@ -132,9 +132,9 @@ def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monke
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     for exit_code, step in ((143, 10), (0, 20)):
         run = a_run(tmp_path)
-        run.tell(log={"step": step, "train/loss": 5 - step / 10})
-        run.tell(translations=[{"source": "a", "translation": "b"}])
-        run.tell(summary={"params": 7})
+        run.send(log={"step": step, "train/loss": 5 - step / 10})
+        run.send(translations=[{"source": "a", "translation": "b"}])
+        run.send(summary={"params": 7})
         run.finish(exit_code)
         wait_for(lambda: not writers(), 60)
     stopped, ended = offline(tmp_path)
@@ -159,7 +159,7 @@ def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, wh
         server.shutdown()
         server.server_close()
     run = a_run(tmp_path)
-    run.tell(log={"step": 1})
+    run.send(log={"step": 1})
     wait_for(lambda: offline(tmp_path))  # a trial takes longer than that
     run.finish()
     said = capfd.readouterr()
@@ -177,7 +177,7 @@ def test_what_wandb_disabled_or_offline_has_said_in_this_folder_is_obeyed(server
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     subprocess.run([Path(sys.executable).with_name("wandb"), said], check=True, capture_output=True)
     run = a_run(tmp_path / "trial")
-    run.tell(log={"step": 1})
+    run.send(log={"step": 1})
     run.finish()
     wait_for(lambda: not writers(), 60)
     printed = capfd.readouterr()
@@ -225,7 +225,7 @@ def test_a_server_that_hangs_delays_no_step_and_the_end_by_five_seconds(server, 
     metrics = {f"train/loss{i}": 1.0 for i in range(40)}
     began = time.monotonic()
     for step in range(2000):
-        run.tell(log={"step": step, **metrics})
+        run.send(log={"step": step, **metrics})
     assert time.monotonic() - began < 5
     began = time.monotonic()
     run.finish()

@@ -263,7 +263,7 @@ def test_no_rank_waits_for_a_training_that_rank_0_does_not_begin(tmp_path, monke
     runs = tmp_path / "runs"
     assert tiny_trials.train(runs, {})[0] == 0
     monkeypatch.setattr(rank_zero_only, "rank", 1)
-    monkeypatch.setattr("transformer_pl.train.fit.fit", joins)
+    monkeypatch.setattr("transformer_pl.train.fit.fit_and_test", joins)
     assert tiny_trials.train(runs, {"decode.alpha": 0.1})[0] == 0
     with pytest.raises(AssertionError, match="waits for rank 0"):
         tiny_trials.train(runs, {"decode.alpha": 0.1, "model.h": 4})

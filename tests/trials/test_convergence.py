@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import linregress
 from tiny_trials import train
 
-from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, of_seeds, of_trial
+from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, mean_convergence, trial_convergence
 from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
@@ -46,7 +46,7 @@ def made(curve, noise, validations, seed):
 def test_made_curves_of_three_seeds_are_told_apart(name, validations):
     curve, noise, falls = CURVES[name]
     verdicts = [
-        of_seeds([made(curve, noise, validations, 3 * row + seed) for seed in range(3)]).still_falls
+        mean_convergence([made(curve, noise, validations, 3 * row + seed) for seed in range(3)]).still_falls
         for row in range(200)
     ]
     assert np.mean(verdicts) >= 0.95 if falls else np.mean(verdicts) <= (0.12 if noise > LIMIT else 0.02)
@@ -96,9 +96,9 @@ def test_a_fall_within_its_noise_is_none():
 
 def test_seeds_are_averaged():
     seeds = [Convergence(0.03, 0.003, 5), None, Convergence(0.01, 0.004, 5)]
-    assert of_seeds(seeds) == pytest.approx((0.02, 0.0025, 10))
-    assert of_seeds([Convergence(0.03, None, 2), seeds[2]]).noise is None
-    assert of_seeds([]) is of_seeds([None]) is None
+    assert mean_convergence(seeds) == pytest.approx((0.02, 0.0025, 10))
+    assert mean_convergence([Convergence(0.03, None, 2), seeds[2]]).noise is None
+    assert mean_convergence([]) is mean_convergence([None]) is None
 
 
 @pytest.mark.parametrize("losses", [[], [2.0], [3.0, 2.0], [4.0, 3.0, 2.0, math.inf]])
@@ -124,8 +124,8 @@ def trial(tmp_path_factory):
 def test_a_trial_keeps_how_it_ended(trial):
     ended = convergence(trial.metrics(), 10)
     assert ended.validations == 3 and trial.result().convergence == ended._asdict()
-    assert of_trial(trial) == ended
+    assert trial_convergence(trial) == ended
 
 
 def test_of_a_trial_without_a_result_nothing_is_known(trial, tmp_path):
-    assert of_trial(Trial(tmp_path)) is None
+    assert trial_convergence(Trial(tmp_path)) is None

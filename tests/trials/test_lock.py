@@ -18,7 +18,7 @@ from transformer_pl.trials.lock import DEAD_S, TrialLock
 HOLDS = """
 import signal, sys, time
 from pathlib import Path
-from transformer_pl.trials.lock import Lost, TrialLock
+from transformer_pl.trials.lock import LockLost, TrialLock
 lock = TrialLock(Path(sys.argv[1]))
 signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
 with lock.hold():
@@ -26,7 +26,7 @@ with lock.hold():
     try:
         while not time.sleep(0.1):
             lock.check()
-    except Lost:
+    except LockLost:
         print("lost", flush=True)
 """
 

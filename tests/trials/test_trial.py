@@ -16,7 +16,7 @@ from transformer_pl.tasks.translation import Translation
 from transformer_pl.train import __main__ as train_command
 from transformer_pl.train.rehearsal import Rehearsal
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
-from transformer_pl.trials.lock import Lost, TrialLock
+from transformer_pl.trials.lock import LockLost, TrialLock
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import Trial
 
@@ -99,7 +99,7 @@ def test_a_trial_is_one_process_s_at_a_time(tmp_path):
 
 
 def lost(*_):
-    raise Lost
+    raise LockLost
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def lost(*_):
 )
 def test_a_trial_that_another_process_has_taken_over_is_written_by_that_alone(tmp_path, monkeypatch, write):
     monkeypatch.setattr(TrialLock, "check", lost)
-    with pytest.raises(Lost):
+    with pytest.raises(LockLost):
         write(Trial(tmp_path))
     assert not list(tmp_path.iterdir())
 

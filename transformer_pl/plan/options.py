@@ -27,7 +27,8 @@ from transformer_pl.runtime.errors import suggestion
 
 BUDGET = 8  # tries per row of --retune
 PACKAGE = Path(__file__).parents[1]
-SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))  # of a wheel, or a checkout
+# Where a wheel has the sweep files, or a checkout of the repository
+SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))
 
 Given = TypeVar("Given", bound="TableOptions")
 
@@ -59,7 +60,7 @@ class TableOptions:
 
     @classmethod
     def read(cls: type[Given], given: Mapping[str, Any]) -> Given:
-        """Those that a parser has read. Raises an InputError."""
+        """The options that a parser has read. Raises an InputError."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
         }
@@ -74,9 +75,11 @@ class TableOptions:
             if option.name == "file":
                 words.insert(0, str(value))
             elif option.name == "paper":
-                words += {None: [], True: ["--paper"], False: ["--no-paper"]}[value]
+                if value is not None:
+                    words.append("--paper" if value else "--no-paper")
             elif isinstance(value, bool):
-                words += [flag] if value else []
+                if value:
+                    words.append(flag)
             elif value and value != option.default:
                 words += [flag, *_values(option.name, value)]
         return words
@@ -85,7 +88,7 @@ class TableOptions:
 def _values(option: str, value: Any) -> list[str]:
     """The value of an option as words of a command line."""
     if isinstance(value, Mapping):
-        return [f"{key}={one}" for key, one in value.items()]
+        return [f"{key}={setting}" for key, setting in value.items()]
     if option in ("seeds", "retune"):
         return [",".join(map(str, value))]
     return [*value] if isinstance(value, tuple) else [str(value)]

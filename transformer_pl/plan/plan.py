@@ -25,11 +25,11 @@ from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.result import Result
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial import Trial, run_name
 from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import why_new
 
-SHORT = 100  # steps: a trial with fewer is mostly start and evaluation: its time says little of others
+SHORT = 100  # steps: a shorter trial is mostly start and evaluation, and its time says little about others
 
 
 class PlannedTrial(NamedTuple):
@@ -40,7 +40,7 @@ class PlannedTrial(NamedTuple):
     config: Config
     identity: Identity
     trial: Trial  # its folder, which need not exist yet
-    argv: list[str]  # of `python -m transformer_pl.train`: the only way in which it gets its config
+    argv: list[str]  # the arguments of `python -m transformer_pl.train`, which alone decide its config
     prepared: Prepared  # its dataset, which need not be prepared yet
 
 
@@ -80,48 +80,59 @@ def plan_trial(
     corpus: Corpus,
     digests: Callable[..., dict[str, str]] = code_digests,
 ) -> PlannedTrial:
-    """The trial of this config: its identity, its folder under `runs`, and the folder of its prepared dataset.
+    """The trial of a config: its identity, its folder, its command line and its prepared dataset.
 
-    row_name: what differs from base. keys: the arguments of `train`, beside the scale and the seed. digests: of code,
-    as for `identify`.
+    row: the index of the row, or the number of a search's trial.
+    row_name: what differs from base.
+    config: what is trained.
+    keys: the arguments of `train`, beside the scale and the seed.
+    scale: the name of the scale.
+    runs: the runs folder.
+    corpus: the text.
+    digests: `code_digests`, or a cache of it.
     """
     identity, trial = identify(config, corpus, runs, row_name, digests)
     prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
     options = [f"--{key}={as_word(value)}" for key, value in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
-    return PlannedTrial(row, f"{row_name} s{config.seed}", config, identity, trial, argv, prepared)
+    return PlannedTrial(row, run_name(row_name, config.seed), config, identity, trial, argv, prepared)
 
 
 def estimate_costs(
     planned: Sequence[PlannedTrial], finished: Sequence[Result], passes: Mapping[int, float] | None = None
 ) -> dict[int, CostEstimate]:
-    """The cost of a trial of each row, for sentences of ASSUMED_LENGTH where the dataset is not prepared yet.
+    """The cost of a trial of each row. Where the dataset is not prepared yet, sentences have ASSUMED_LENGTH.
 
     finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
-    and trainer. passes: of the model for each batch, by row, where an optimizer or a callback needs several.
+    and trainer.
+    passes: by row, how often the model is called for each batch, where an optimizer or a callback needs several calls.
 
     Raises an InputError that names a component which does not run.
     """
     rates: dict[str, list[float]] = {}  # seconds per FLOP
     slowest = {result.weights_id: result for result in sorted(finished, key=lambda result: result.wall_s)}
-    for result in slowest.values():  # the others decoded alone
+    for result in slowest.values():  # others with the same weights were only decoded
         if result.steps >= SHORT:
-            rates.setdefault(_of_the_speed(result.config), []).append(result.wall_s / result.flops)
+            rates.setdefault(_speed_key(result.config), []).append(result.wall_s / result.flops)
     first_of_row = {trial.row: trial for trial in reversed(planned)}
     assumed = (ASSUMED_LENGTH, ASSUMED_LENGTH)
-    prepared = [one.prepared.mean_lengths if one.prepared.is_counted() else assumed for one in first_of_row.values()]
-    costs = training_costs([(one.config, mean) for one, mean in zip(first_of_row.values(), prepared, strict=True)])
+    costs = training_costs(
+        [
+            (trial.config, trial.prepared.mean_lengths if trial.prepared.is_counted() else assumed)
+            for trial in first_of_row.values()
+        ]
+    )
     estimates = {}
-    for (row, one), cost in zip(first_of_row.items(), costs, strict=True):
+    for (row, trial), cost in zip(first_of_row.items(), costs, strict=True):
         cost = cost._replace(flops=cost.flops * (passes or {}).get(row, 1.0))
-        known = rates.get(_of_the_speed(one.config.flat()))
+        known = rates.get(_speed_key(trial.config.flat()))
         seconds = statistics.median(known) * cost.flops if known else None
         estimates[row] = CostEstimate(cost, seconds)
     return estimates
 
 
-def _of_the_speed(config: Mapping[str, Any]) -> str:
-    """The keys that the time of a FLOP depends on, beside the machine and the threads that the sweep gave a trial."""
+def _speed_key(config: Mapping[str, Any]) -> str:
+    """The values of all keys that the time of a FLOP depends on. The machine and the trial's threads matter, too."""
     keys = [*COMPONENTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
     return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
 
@@ -151,7 +162,8 @@ def tested_by(sweep: Sweep) -> dict[str, Any]:
 def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
-    missing: the trials that are to be trained, so many of them at once.
+    missing: the trials that are to be trained.
+    at_once: how many are trained at the same time.
     """
     sweep, trials, estimates = plan
     states = [planned.trial.state() for planned in trials]
@@ -161,9 +173,9 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     say(console, f"base{scaled}: {', '.join(base)}")
     console.print(_table(plan, states, base))
     reasons: dict[str, list[str]] = {}
-    for one in (planned for planned, state in zip(trials, states, strict=True) if state == "new"):
-        if reason := why_new(one.identity.inputs, one.trial):
-            reasons.setdefault(reason, []).append(one.name)
+    for planned, state in zip(trials, states, strict=True):
+        if state == "new" and (reason := why_new(planned.identity.inputs, planned.trial)):
+            reasons.setdefault(reason, []).append(planned.name)
     if why := "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items()):
         say(console, f"new beside finished trials: {why}")
     seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
@@ -177,7 +189,11 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
 
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
-    """states: of the trials. base: its sizes, of which a row shows those that differ."""
+    """The table of the rows.
+
+    states: the state of each trial.
+    base: the sizes of base; a row shows the sizes that differ.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     differing = [", ".join(size for size in _sizes(row.configs[0]) if size not in base) for row in plan.sweep.rows]
     for heading, cells in (("row", [row.name for row in plan.sweep.rows]), ("sizes", differing)):
@@ -190,16 +206,16 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     for planned, state in zip(plan.trials, states, strict=True):
         counts[planned.row][state] += 1
     estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
-    params = short_numbers([one.cost.params for one in estimates])
-    for index, (row, one) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
-        time = "unknown" if one.seconds is None else f"~{format_duration(one.seconds)}"
+    params = short_numbers([estimate.cost.params for estimate in estimates])
+    for index, (row, estimate) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
+        time = "unknown" if estimate.seconds is None else f"~{format_duration(estimate.seconds)}"
         trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
-        table.add_row(row.name, differing[index], params[index], short_number(one.cost.flops), time, trials)
+        table.add_row(row.name, differing[index], params[index], short_number(estimate.cost.flops), time, trials)
     return table
 
 
 def _sizes(config: Config) -> list[str]:
-    """`N=6 → 3`: as the file says it, and as it is at this scale's width and depth; `h=8` where they are equal."""
+    """The sizes as the file has them and as this scale builds them: `N=6 → 3`, or `h=8` where the two are equal."""
     nominal = nominal_sizes(config.model) | {"model.max_steps": config.optim.max_steps}
     effective, words = effective_sizes(config), []
     for name in (*SIZE_NAMES, *(stack for stack in STACKS if f"effective.{stack}" in effective), "max_steps"):

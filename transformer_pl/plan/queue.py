@@ -1,15 +1,15 @@
-"""What is trained next: the queue of a sweep's trials, and what any queue is asked (a search has its own)."""
+"""Queues, which decide what is trained next: their interface, and the queue of a grid. A search has its own."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from transformer_pl.plan.plan import CostEstimate, PlannedTrial
 
-Ending = Literal["done", "failed", "diverged", "pruned"]  # of a trial
+Ending = Literal["done", "failed", "diverged", "pruned"]  # how a trial has ended
 
 
-class Left(NamedTuple):
-    """What a queue has not given out yet."""
+class Remaining(NamedTuple):
+    """The trials that a queue has not given out yet."""
 
     trials: int
     flops: float
@@ -20,13 +20,13 @@ class TrialQueue(Protocol):
 
     estimates: dict[int, CostEstimate]  # by row
 
-    def left(self) -> Left:
-        """The trials that wait."""
+    def remaining(self) -> Remaining:
+        """The trials that wait, and the FLOPs of their trainings."""
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
         """A trial to start now, or None if there is none at the moment.
 
-        taken: the weights ids that are being trained here; no second trial may write to the same weights.
+        taken: the ids of the weights that are being trained here. Trials that share weights are not trained together.
         """
 
     def hold(self, planned: PlannedTrial) -> None:
@@ -61,12 +61,12 @@ class GridQueue(TrialQueue):
 
     def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
         self.trials, self.estimates = trials, estimates
-        self.waiting = sorted(trials, key=lambda one: -estimates[one.row].cost.flops)
+        self.waiting = sorted(trials, key=lambda planned: -estimates[planned.row].cost.flops)
         self.failed: list[PlannedTrial] = []
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 
-    def left(self) -> Left:
-        return Left(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
+    def remaining(self) -> Remaining:
+        return Remaining(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
         taken = taken | {planned.identity.weights for planned in self.trials if planned.trial.lock.is_held()}

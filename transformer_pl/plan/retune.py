@@ -20,7 +20,7 @@ from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
 from transformer_pl.trials.trial_config import mistakes_of_parts, trial_config
 
-DRAWS_PER_POINT = 20  # of the sequence, at most
+DRAWS_PER_POINT = 20  # at most so many draws of the sequence are made for each point
 REACH = 3.0  # each key is tried from a third of the file's value to three times that value
 
 
@@ -28,7 +28,7 @@ class Retuning(NamedTuple):
     """What every row tries, and what decides."""
 
     points: list[dict[str, Any]]  # values by key; the first point is the file's own
-    seed: int  # of all tries
+    seed: int  # the seed of all tries
     metric: str  # a score of the task, or a loss
 
     def tries(self, sweep: Sweep) -> Sweep:
@@ -47,21 +47,21 @@ class Retuning(NamedTuple):
         """
         values, rows = [self._value(planned) for planned in tries], []
         for index, row in enumerate(sweep.rows):
-            of_row = values[index * len(self.points) : (index + 1) * len(self.points)]
-            point = self.points[of_row.index(max(of_row))]
+            row_values = values[index * len(self.points) : (index + 1) * len(self.points)]
+            point = self.points[row_values.index(max(row_values))]
             rows.append(_row_at(sweep.scale, row, point, [config.seed for config in row.configs]))
         base = sweep.base if sweep.base_row is None else rows[sweep.base_row].configs[0]
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
 
     def _value(self, planned: PlannedTrial) -> float:
-        """How good a try is."""
+        """The value of the metric of a try, higher being better."""
         result = planned.trial.result()
         value = result.metrics[self.metric] if result else math.inf
         sign = -1 if best_goal(self.metric) == "minimize" else 1
         return sign * value if math.isfinite(value) else -math.inf
 
     def _note(self, tries: Sequence[PlannedTrial]) -> str:
-        """What stands under the table."""
+        """The note under the table."""
         values = {key: [point[key] for point in self.points] for key in self.points[0]}
         spans = " and ".join(f"{key} ({min(tried)} to {max(tried)})" for key, tried in values.items())
         note = (
@@ -76,7 +76,7 @@ class Retuning(NamedTuple):
 def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:
     """Choose `budget` points over `keys`.
 
-    metric: the sweep file's, `{name: ...}` or a name; None: the score of the task.
+    metric: that of the sweep file, as `{name: ...}` or a name; None: the score of the task.
 
     Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
     """
@@ -111,15 +111,15 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
 
 
 def _value(config: Config, key: str) -> Any:
-    """The value of a key; of an option that is not given its default."""
+    """The value of a key. An option that is not given has its default."""
     flat = config.flat()
     return flat[key] if key in flat else option_default(config, key)
 
 
 def _points(base: Config, center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
-    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these, and more.
+    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these points, too.
 
-    Those that base cannot have, such as a p_drop above 1, are left out.
+    Points that base cannot have, such as a p_drop above 1, are left out.
     """
     from scipy.stats import qmc  # takes a second
 

@@ -24,9 +24,9 @@ TOP_LEVEL = (
 )
 SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
 # Keys that decide what optim.match=flops equalises.
-OF_THE_BUDGET = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
+BUDGET_KEYS = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
 OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
-MOST_TRIALS = 10_000  # of a grid
+MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
 
 
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
 
     @property
     def configs(self) -> list[Config]:
-        """Of all trials, row by row."""
+        """The configs of all trials, row by row."""
         return [config for row in self.rows for config in row.configs]
 
     @property
@@ -69,8 +69,10 @@ def read_sweep(
 ) -> Sweep:
     """Read a grid and check every trial of it.
 
-    scale, seeds: replace the file's. sets: the values of --set, which win over everything. content: the file's, where
-    it was read already.
+    path: the sweep file.
+    scale, seeds: these replace those of the file.
+    sets: the values of --set, which win over everything.
+    content: the content of the file, where it was read already.
 
     Raises one InputError for all mistakes of the file and of all its trials.
     """
@@ -101,8 +103,11 @@ def read_sweep(
 def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
     """The levels of a row or of a drawn trial, lowest first: plain keys, `variant`, --set.
 
-    keys: of the file, `variant` among them. Raises an InputError where `variant` cannot be parsed, or where `variant`
-    or --set give the seed.
+    path: the sweep file.
+    keys: the keys of the row in the file, which may hold `variant`.
+    sets: the values of --set.
+
+    Raises an InputError where `variant` cannot be parsed, or where `variant` or --set give the seed.
     """
     plain = {key: value for key, value in keys.items() if key != "variant"}
     variant = [parse_variant(str(keys["variant"]), f"{path}:")] if "variant" in keys else []
@@ -161,11 +166,11 @@ class _RowReader:
     scale: Level
     seeds: Sequence[str | int]
     sets: Mapping[str, str]  # the values of --set
-    errors: list[str]  # grows
+    errors: list[str]  # collects the mistakes of all rows
     matches_flops: bool = False  # whether a row that was read has optim.match=flops
 
     def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[Row]]:
-        """The base and the rows. Raises one InputError for the errors of all."""
+        """The base and the rows. Raises one InputError for the mistakes of all rows."""
         shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
         varied = [key for key in parameters if key != "seed" and key not in shared]
         (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[Row]()
@@ -194,10 +199,10 @@ class _RowReader:
         return base, rows
 
     def _read_seeds(self) -> list[int]:
-        """The seeds; none of them where one has an error."""
+        """The seeds, or an empty list where one of them has an error."""
         read = [read_levels([Level(f"{self.path}: parameters", {"seed": seed})]) for seed in self.seeds]
-        mistakes = [one for _, of_seed in read for one in of_seed]
-        seeds = [config.seed for config, of_seed in read if not of_seed]
+        mistakes = [mistake for _, seed_mistakes in read for mistake in seed_mistakes]
+        seeds = [config.seed for config, seed_mistakes in read if not seed_mistakes]
         if len(set(seeds)) < len(seeds):
             mistakes.append(f"{self.path}: seed = {seeds}: must differ from each other")
         self.errors += mistakes
@@ -225,22 +230,26 @@ class _RowReader:
         first = rows[0].configs[0].flat()
         for row in rows:
             flat = row.configs[0].flat()
-            for key in ("data.task", *(OF_THE_BUDGET if flat["optim.match"] == "flops" else ())):
+            for key in ("data.task", *(BUDGET_KEYS if flat["optim.match"] == "flops" else ())):
                 if flat[key] != first[key]:
-                    of_match = "" if key == "data.task" else " with optim.match=flops"
-                    yield f"{self.path}: row `{row.name}`: {key} = {flat[key]}: must be the same in all rows{of_match}"
+                    condition = "" if key == "data.task" else " with optim.match=flops"
+                    rule = f"must be the same in all rows{condition}"
+                    yield f"{self.path}: row `{row.name}`: {key} = {flat[key]}: {rule}"
 
     def _equal(self, rows: Sequence[Row], written: Sequence[str]) -> Iterator[str]:
-        """Error messages for rows that are the same trials, or that have one name. written: of each row."""
+        """Error messages for rows that are the same trials, or that have the same name.
+
+        written: for each row, what the file says of it alone.
+        """
         by_identity, by_name = dict[str, int](), dict[str, int]()
         for index, row in enumerate(rows):
             equal = by_identity.setdefault(row_identity(row.configs[0]), index)
             namesake = by_name.setdefault(row.name, index)
             if min(equal, namesake) < index:
-                words = [shown(written[one]) for one in (min(equal, namesake), index)]
+                first, second = (shown(written[i]) for i in (min(equal, namesake), index))
                 why = "are equal, at this scale and with this --set; leave one out"
                 if rows[equal].configs[0].trainer.plugins != row.configs[0].trainer.plugins:
                     why = "differ only in loggers, or in callbacks with in_identity: false, which make no other trial"
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"
-                yield f"{self.path}: rows `{words[0]}` and `{words[1]}` must differ, but {why}"
+                yield f"{self.path}: rows `{first}` and `{second}` must differ, but {why}"

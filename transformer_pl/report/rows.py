@@ -74,7 +74,7 @@ class RowResults(NamedTuple):
     @property
     def convergence(self) -> Convergence | None:
         """The mean over the seeds; None where it is not known."""
-        return convergence.of_seeds(self.endings)
+        return convergence.mean_convergence(self.endings)
 
     @property
     def still_falls(self) -> bool:
@@ -139,7 +139,7 @@ def read_row(config: Config, trials: Sequence[Trial], name: str = "") -> RowResu
     with suppress(InputError):  # the scores of the sentences are not here
         of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
         sentences = np.stack(of_seeds) if of_seeds else None
-    endings = [convergence.of_trial(trial) for trial in trials]
+    endings = [convergence.trial_convergence(trial) for trial in trials]
     machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
     return RowResults(config, results, [trial.state() for trial in trials], sentences, endings, machines, name)
 

@@ -13,7 +13,7 @@ from transformer_pl.report.figures import Drawing, Figure, plain_log, pyplot
 from transformer_pl.report.page import write_page
 from transformer_pl.report.render import Table
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.space import OF_MODEL
+from transformer_pl.search.space import COST_METRICS
 from transformer_pl.search.study import FOLDER, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
@@ -30,7 +30,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     if not any(record[goals[0]] is not None for record in results.records):
         return figures
     for index, goal in enumerate(goals):
-        if goal in OF_MODEL:
+        if goal in COST_METRICS:
             continue
         suffix = f"_{index + 1}" if index else ""
         target: dict[str, Any] = {"target_name": goal}

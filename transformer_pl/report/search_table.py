@@ -8,7 +8,7 @@ from transformer_pl.report.cells import marked
 from transformer_pl.report.notes import exemption_note, machines_note
 from transformer_pl.report.render import Column, Table
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.space import OF_MODEL
+from transformer_pl.search.space import COST_METRICS
 from transformer_pl.search.study import short_value
 from transformer_pl.trials.flops import short_number
 from transformer_pl.trials.trial import Trial
@@ -56,4 +56,4 @@ def _notes(results: SearchResults) -> list[str]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return "-"
-    return short_number(value) if name in OF_MODEL else short_value(value)
+    return short_number(value) if name in COST_METRICS else short_value(value)

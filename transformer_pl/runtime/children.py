@@ -23,7 +23,7 @@ from transformer_pl.runtime.files import open_to_append
 from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GROUP_GRACE_S, Stopped
 
-OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and the end of the terminal
+TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and the end of the terminal
 IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.one_trial", "sacrebleu"]
 
 
@@ -34,9 +34,8 @@ def context(on_gpu: bool = True) -> BaseContext:
     """
     if sys.platform != "linux" or (on_gpu and gpus()):
         return multiprocessing.get_context("spawn")
-    # A fork has one thread, so no library may start others when the server imports it.
-    for variable, value in (("OMP_WAIT_POLICY", "PASSIVE"), ("OPENBLAS_NUM_THREADS", "1")):
-        os.environ.setdefault(variable, value)
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork has one thread: no library may start others before it
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(IMPORTED)
     return forking
@@ -45,13 +44,13 @@ def context(on_gpu: bool = True) -> BaseContext:
 def start(process: BaseProcess) -> None:
     """Start a child. The program that runs is hidden meanwhile: multiprocessing would run it in the child as well.
 
-    The server and the child do not get OF_A_TERMINAL, which go to all processes of a terminal: this one ends them.
+    The server and the child do not get TERMINAL_SIGNALS, which go to all processes of a terminal. This one ends them.
     """
     main, is_forked = sys.modules["__main__"], isinstance(process, ForkServerProcess)
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         resource_tracker.ensure_running()  # which lets SIGINT through again
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_A_TERMINAL)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_SIGNALS)
         try:
             forkserver.ensure_running() if is_forked else process.start()
         finally:
@@ -60,7 +59,7 @@ def start(process: BaseProcess) -> None:
             process.start()  # waits until the server has imported everything
     except Stopped:
         server = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if server and not multiprocessing.active_children():  # of which it knows how they end
+        if server and not multiprocessing.active_children():  # the server reports how its children end
             os.kill(server, signal.SIGKILL)  # it may import for seconds
         raise
     finally:
@@ -72,7 +71,13 @@ def start_module(
 ) -> BaseProcess:
     """Start `python -m MODULE ARGV` in a session of its own, which prints to a log file.
 
-    It stops when this process ends, however that ends. cores: to which it is pinned; empty: it may use all.
+    The child stops when this process ends, however that ends.
+
+    module: the name of the package to run.
+    argv: its arguments.
+    environment: all of its environment variables.
+    log: the file that its output is appended to.
+    cores: the CPU cores that it is pinned to; empty: it may use all.
     """
     process: BaseProcess = context().Process(target=_run, args=(module, argv, dict(environment), log, cores))  # type: ignore[attr-defined]
     start(process)
@@ -80,9 +85,10 @@ def start_module(
 
 
 def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int]) -> None:
+    """What the child of `start_module` does, with the same arguments: module, argv, environment, log, cores."""
     gc.freeze()  # what the server has imported is not searched for garbage, which would take a quarter of a second
     os.setsid()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # which now is meant for it alone
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # in its own session, SIGINT is meant for it alone
     if cores:
         os.sched_setaffinity(0, cores)
     os.environ.clear()

@@ -66,7 +66,7 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     signals.install_handler(signals.raise_stopped)
     for stream in (sys.stdout, sys.stderr):  # UTF-8 to files and pipes; a terminal shows `?` for what it lacks
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # of an output that was opened as a file, and is a terminal by now
+            with suppress(OSError):  # the output was opened as a file, and is a terminal by now
                 stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     messages: list[str] = []
     try:
@@ -114,7 +114,7 @@ def names(word: str) -> tuple[str, ...]:
 
 def whole_numbers(word: str, at_least: int = 1) -> tuple[int, ...]:
     """Read different whole numbers with commas between them."""
-    return tuple(whole_number(at_least)(one) for one in names(word))
+    return tuple(map(whole_number(at_least), names(word)))
 
 
 def folder_name(word: str) -> Path:

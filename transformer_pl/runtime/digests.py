@@ -13,7 +13,10 @@ def text_digest(text: str, digits: int = 64) -> str:
 
 
 def value_digest(value: object, digits: int = 12, default: Callable[[Any], object] | None = None) -> str:
-    """The same of a value as JSON, whatever the order of its keys. default: makes JSON of other classes."""
+    """The first digits of the hash of a value as JSON, whatever the order of its keys.
+
+    default: turns a value of another class into one that JSON has.
+    """
     return text_digest(json.dumps(value, sort_keys=True, default=default), digits)
 
 

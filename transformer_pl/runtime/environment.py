@@ -14,11 +14,14 @@ from typing import Any
 
 NAME = "transformer-pl"
 GIT_S = 5.0  # seconds that git has to answer
-SWEEP = "TRANSFORMER_PL_SWEEP"  # variables that a sweep sets for its trials: the name of its folder,
-ROW = "TRANSFORMER_PL_ROW"  # the name of the row,
+PROJECT = NAME  # the project at W&B, unless a sweep file names another
+
+# Variables that a sweep sets for its trials
+SWEEP = "TRANSFORMER_PL_SWEEP"  # the name of the sweep's folder
+ROW = "TRANSFORMER_PL_ROW"  # the name of the row
 TRIAL = "TRANSFORMER_PL_TRIAL"  # the id of the trial
-RANKS_OF = "TRANSFORMER_PL_RANKS_OF"  # that a trial sets for its other processes: its own
-PROJECT = NAME  # of W&B, unless a sweep file names another
+# A variable that a trial sets for the other processes which train it
+RANKS_OF = "TRANSFORMER_PL_RANKS_OF"  # the id of the trial
 
 
 def set_wandb_group(group: str, project: str, sweep: str) -> None:
@@ -53,8 +56,8 @@ def code_state() -> str | None:
         # Without locks, as other commands do the same at the same time.
         git = ["git", "--no-optional-locks", "-C", str(root), "describe", "--always", "--abbrev=40", "--exclude=*"]
         with suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run([*git, "--dirty"], capture_output=True, check=True, timeout=GIT_S, text=True)
-            return said.stdout.strip()
+            done = subprocess.run([*git, "--dirty"], capture_output=True, check=True, timeout=GIT_S, text=True)
+            return done.stdout.strip()
     return None
 
 

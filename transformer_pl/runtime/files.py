@@ -18,8 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from transformer_pl.runtime.errors import InputError, shown, warn
 
-LARGEST, DEEPEST = 50_000, 100  # of a YAML file
-CORE_RULES = (  # of YAML 1.2: what is not text. PyYAML's are of 1.1: `on` and `no` are booleans, 1e-4 is text
+LARGEST, DEEPEST = 50_000, 100  # most values of a YAML file, and most levels
+CORE_RULES = (  # YAML 1.2's rules of what is not text. PyYAML has 1.1's: `on` and `no` are booleans, 1e-4 is text
     ("null", "(~|null|Null|NULL|)$"),
     ("bool", "(true|True|TRUE|false|False|FALSE)$"),
     ("int", "([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
@@ -127,7 +127,7 @@ class _StrictLoader(yaml.SafeLoader):
     def __init__(self, stream: str):
         super().__init__(stream)
         self._depth = self._count = 0
-        self._counts: dict[yaml.Node | None, int] = {}  # of each value that was read to its end, with those in it
+        self._counts: dict[yaml.Node | None, int] = {}  # how many values a value holds, itself included
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         before, event = self._count, self.peek_event()

@@ -19,22 +19,24 @@ LONGEST_S = 300.0  # seconds that the code may take
 def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a child process, and return its result.
 
-    The function, its arguments and its result must be picklable. Raises an InputError: that of the function; and one
-    that begins with `what` for any other exception, and where the child hangs, crashes or exits. Inside such a child,
-    in a trial that a sweep has started, and in Lightning's other ranks it is called directly: it has been tried.
+    The function, its arguments and its result must be picklable. Inside such a child, in a trial that a sweep has
+    started, and in Lightning's other ranks the function is called directly, because it has been tried before.
+
+    Raises the function's InputError. Any other exception becomes an InputError that begins with `what`, and so does a
+    child that hangs, crashes or exits.
     """
     if parent_process() or RANKS_OF in os.environ:
         return function(*arguments)
     starting = context(on_gpu=False)
     receiver, sender = starting.Pipe(duplex=False)
-    told = (sender, dict(os.environ), what, function, arguments)
-    child = starting.Process(target=_answer, args=told)  # type: ignore[attr-defined]
+    sent = (sender, dict(os.environ), what, function, arguments)
+    child = starting.Process(target=_answer, args=sent)  # type: ignore[attr-defined]
     start(child)
     sender.close()
     try:
         if not receiver.poll(LONGEST_S):
-            late = f"has not ended after {LONGEST_S:g} seconds; correct that, or leave the component out"
-            raise InputError(f"{what}: must run, but {late}")
+            mistake = f"has not ended after {LONGEST_S:g} seconds; correct that, or leave the component out"
+            raise InputError(f"{what}: must run, but {mistake}")
         result, messages = receiver.recv()
     except EOFError:
         child.join()
@@ -53,7 +55,12 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
 def _answer(
     sender: Connection, environment: dict[str, str], what: str, function: Callable, arguments: tuple[Any, ...]
 ) -> None:
-    """What the child does: it sends the function's result and the messages of its error, or ends without."""
+    """What the child does: it sends the function's result and the messages of its error, or ends without.
+
+    sender: the way back to the parent.
+    environment: the variables of the parent.
+    what, function, arguments: as for `isolated`.
+    """
     os.environ.update(environment)  # it was forked from a server that began with another one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the parent, which then kills this process
     stop_with_parent()

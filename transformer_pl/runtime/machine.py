@@ -52,21 +52,23 @@ def cpu_cores() -> list[int]:
 
 
 def cpu_limit(root: Path = Path("/")) -> int | None:
-    """For how many cores' time a container has, rounded up, though it shows all of its machine; None for all."""
+    """How many cores a container has time for, rounded up, though it shows all of the machine's; None: no limit."""
     limits = []
     with suppress(OSError):  # not on Linux
         groups = (root / "proc/self/cgroup").read_text()
         for controllers, group in re.findall(r"^\d+:([^:]*\bcpu\b[^:]*|):/(.*)$", groups, re.M):  # version 2 names none
             top, *names = ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("", "cpu.max")
-            for folder in (inner := root / "sys/fs/cgroup" / top / group, *inner.parents):
+            inner = root / "sys/fs/cgroup" / top / group
+            for folder in (inner, *inner.parents):
                 with suppress(OSError, ValueError):  # none here, or `max`
                     quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
-                    limits += [math.ceil(quota / period)] if quota > 0 else []
+                    if quota > 0:
+                        limits.append(math.ceil(quota / period))
     return min(limits, default=None)
 
 
 def _capabilities() -> list[int]:
-    """Of each GPU that NVIDIA's driver finds, the first number of its compute capability; 0 if that is not known."""
+    """The first number of the compute capability of each GPU that NVIDIA's driver finds; 0 if that is not known."""
     majors: list[int] = []
     with suppress(OSError, AttributeError):
         driver, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint(0)

@@ -31,7 +31,7 @@ def for_output(text: str) -> str:
 
 @contextmanager
 def nothing_printed() -> Iterator[None]:
-    """Send to standard error what is printed meanwhile, by code of users and by programs that it starts."""
+    """Send to standard error what users' code, and programs that it starts, print meanwhile."""
     output = os.dup(1)
     os.dup2(2, 1)
     try:

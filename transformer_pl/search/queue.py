@@ -22,11 +22,11 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from transformer_pl.plan.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
-from transformer_pl.plan.queue import Ending, Left, TrialQueue
+from transformer_pl.plan.queue import Ending, Remaining, TrialQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies
-from transformer_pl.search.space import OF_MODEL, Search
+from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import counted_trials, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial import Trial as TrialFolder
@@ -50,8 +50,11 @@ class DrawnTrial:
 class SearchQueue(TrialQueue):
     """Draws trials from an Optuna study.
 
-    sampler_of: the sampler that draws the trial of a number; None: the study's draws all. clock: seconds that only
-    increase.
+    search: what the sweep file asks for.
+    study: where Optuna keeps the trials.
+    runs: the runs folder.
+    sampler_of: gives the sampler that draws the trial of a number; None: the study's own sampler draws all.
+    clock: gives seconds that only increase.
     """
 
     def __init__(
@@ -66,11 +69,11 @@ class SearchQueue(TrialQueue):
         self._sampler_of = sampler_of
         self._open_corpus = cache(open_corpus)
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
-        self.draws: dict[str, DrawnTrial] = {}  # that are being trained, by the name of their folder
-        self.held: list[DrawnTrial] = []  # cannot start yet: other training of the same weights is under way
-        self._folder = cache(partial(TrialFolder.at, runs))  # whose lock knows for how long it has seen no heartbeat
+        self.draws: dict[str, DrawnTrial] = {}  # the trials that are being trained, by the name of their folder
+        self.held: list[DrawnTrial] = []  # trials that cannot start yet, because the same weights are being trained
+        self._folder = cache(partial(TrialFolder.at, runs))  # cached, as its lock knows when it saw a heartbeat last
         self._lock = FileLock(runs / "search.lock")  # one process at a time draws trials or puts them back
-        self._unlocked: dict[int, float] = {}  # since when others' running trials have been without a lock, by number
+        self._unlocked: dict[int, float] = {}  # by number of another process's trial: since when it has had no lock
         self._next_draw = -math.inf
         with self._lock:
             for trial in counted_trials(study):
@@ -81,10 +84,11 @@ class SearchQueue(TrialQueue):
         if self._clock() < self._next_draw:
             return None
         self._retry_orphans()
-        for held in [one for one in self.held if not _has_to_wait(one, taken)]:
-            self.held.remove(held)
-            if self._needs_training(held):
-                return held.planned
+        for held in list(self.held):
+            if not _has_to_wait(held, taken):
+                self.held.remove(held)
+                if self._needs_training(held):
+                    return held.planned
         while len(self.held) < MOST_HELD and (draw := self._draw()):
             if _has_to_wait(draw, taken):
                 self.held.append(draw)
@@ -121,19 +125,19 @@ class SearchQueue(TrialQueue):
     def ended(self, planned: PlannedTrial, ending: Ending) -> None:
         trial = self.draws.pop(planned.trial.folder.name).trial
         result = planned.trial.result()
-        known = result.metrics | {key: getattr(result, key) for key in OF_MODEL} if result else {}
+        known = result.metrics | {key: getattr(result, key) for key in COST_METRICS} if result else {}
         values = [known.get(goal) for goal in self.search.goals]
         if ending == "pruned":
             planned.trial.drop_checkpoints()
             planned.trial.set_status("pruned")
-            self._tell(trial, state=TrialState.PRUNED)
+            self._report(trial, state=TrialState.PRUNED)
         elif ending == "diverged":
             worst = [math.inf if direction == "minimize" else -math.inf for direction in self.search.goals.values()]
-            self._tell(trial, worst, **{studies.DIVERGED: planned.trial.diverged_at()})
+            self._report(trial, worst, **{studies.DIVERGED: planned.trial.diverged_at()})
         elif ending == "failed" or None in values:
-            self._tell(trial, state=TrialState.FAIL)
+            self._report(trial, state=TrialState.FAIL)
         else:
-            self._tell(trial, values)
+            self._report(trial, values)
 
     def stopped(self) -> None:
         """Put back all trials of this process: whoever draws next resumes them from their checkpoints."""
@@ -141,11 +145,11 @@ class SearchQueue(TrialQueue):
             self._put_back(draw.trial, studies.try_again)
         self.draws, self.held = {}, []
 
-    def left(self) -> Left:
+    def remaining(self) -> Remaining:
         """The trials that wait or are still to be drawn: the mean cost of those that were drawn."""
         undrawn = max(0, self.search.run_cap - len(counted_trials(self.study))) + len(self.held)
         flops = [estimate.cost.flops for estimate in self.estimates.values()]
-        return Left(undrawn, undrawn * mean(flops) if flops else 0.0)
+        return Remaining(undrawn, undrawn * mean(flops) if flops else 0.0)
 
     def ended_count(self) -> int:
         """How many trials have ended, whichever process trained them."""
@@ -159,13 +163,19 @@ class SearchQueue(TrialQueue):
         while trial := self._ask():
             try:
                 config, keys = self.search.config(trial.params)
-                corpus = self._open_corpus(config.data)
-                name, scale = trial_name(self._frozen(trial)), self.search.scale
-                row = self.search.row_name(config)
-                planned = plan_trial(trial.number, row, config, keys, scale, self.runs, corpus)._replace(name=name)
+                planned = plan_trial(
+                    trial.number,
+                    self.search.row_name(config),
+                    config,
+                    keys,
+                    self.search.scale,
+                    self.runs,
+                    self._open_corpus(config.data),
+                )
+                planned = planned._replace(name=trial_name(self._frozen(trial)))
             except InputError as error:
                 trial.set_constraint(VALID_CONFIG, 1.0)
-                self._tell(trial, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
+                self._report(trial, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
                 continue
             trial.set_constraint(VALID_CONFIG, 0.0)
             trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
@@ -189,8 +199,8 @@ class SearchQueue(TrialQueue):
     def _needs_training(self, draw: DrawnTrial) -> bool:
         """Whether it is to be trained; if not, the study gets the outcome that is known."""
         trial, folder = draw.planned.trial, draw.planned.trial.folder.name
-        if any(one.user_attrs.get(studies.FOLDER) == folder for one in self._trials(TrialState.PRUNED)):
-            self._tell(draw.trial, state=TrialState.PRUNED)
+        if any(pruned.user_attrs.get(studies.FOLDER) == folder for pruned in self._trials(TrialState.PRUNED)):
+            self._report(draw.trial, state=TrialState.PRUNED)
             return False
         self.draws[folder] = draw
         if trial.needs_training():
@@ -198,7 +208,7 @@ class SearchQueue(TrialQueue):
         self.ended(draw.planned, "done" if trial.result() else "diverged")
         return False
 
-    def _tell(self, trial: Trial | FrozenTrial, values: Any = None, state: Any = None, **attributes: Any) -> bool:
+    def _report(self, trial: Trial | FrozenTrial, values: Any = None, state: Any = None, **attributes: Any) -> bool:
         """Report how a trial has ended. False: another process has done so."""
         try:
             for name, value in attributes.items():
@@ -236,7 +246,7 @@ class SearchQueue(TrialQueue):
     def _put_back(self, trial: Trial | FrozenTrial, enqueue: RetryHeartbeatStaleTrialCallback) -> None:
         """Enqueue a running trial once more. No other process finds it failed in between, and ends."""
         with self._lock:
-            if self._tell(trial, state=TrialState.FAIL):
+            if self._report(trial, state=TrialState.FAIL):
                 enqueue(self.study, self._frozen(trial))
 
 

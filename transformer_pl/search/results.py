@@ -12,8 +12,8 @@ from transformer_pl.search.study import counted_trials, shown_number, state_of
 from transformer_pl.trials.result import exemptions
 from transformer_pl.trials.trial import Trial
 
-BEST = "best"  # the state of the best trials in records and tables; that of the others is the value of their State
-ORDER = (BEST, "done", "pruned", "diverged")  # of the states in the table, before the others
+BEST = "best"  # the state of the best trials in records and tables; `state_of` gives that of the others
+ORDER = (BEST, "done", "pruned", "diverged")  # the order of states in the table; other states follow
 
 
 class SearchResults:
@@ -24,13 +24,15 @@ class SearchResults:
         self.metrics = list(dict.fromkeys([*search.goals, "params"]))
         trials, front = counted_trials(study), [trial.values for trial in study.best_trials]
         states = {trial.number: state_of(trial) for trial in trials}
-        states |= {one.number: BEST for one in trials if states[one.number] == "done" and one.values in front}
+        for trial in trials:
+            if states[trial.number] == "done" and trial.values in front:
+                states[trial.number] = BEST
         self.trials = sorted(trials, key=lambda trial: self._rank(trial, states[trial.number]))
-        # Of each trial what stands in results.csv and plan.json; None: not measured, or diverged.
+        # What results.csv and plan.json have of each trial. A metric is None if it was not measured, or diverged.
         self.records = [self._record(trial, states[trial.number]) for trial in self.trials]
 
     def _rank(self, trial: FrozenTrial, state: str) -> tuple[int, float]:
-        """By state, and then by the value of the first goal."""
+        """The place of a trial in the table: by state, and then by the value of the first goal."""
         sign = 1 if next(iter(self.search.goals.values())) == "minimize" else -1
         rank = ORDER.index(state) if state in ORDER else len(ORDER)
         return rank, sign * trial.values[0] if trial.values else shown_number(trial)

@@ -23,7 +23,7 @@ from transformer_pl.task import LOSSES, best_goal, task_of
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
 
-OF_MODEL = ("params", "flops")  # what a model costs
+COST_METRICS = ("params", "flops")  # goals that need no score: what a model costs
 Direction = Literal["minimize", "maximize"]
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
@@ -44,7 +44,7 @@ class EarlyTerminate(BaseModel, extra="forbid"):
 
 
 class Search(BaseModel):
-    """A sweep file that searches: what it has beside its parameters, and what `read_search` makes of these."""
+    """A sweep file that searches: its own fields, and those that `read_search` makes of its parameters."""
 
     method: Literal["random", "bayes", "custom"]
     run_cap: Count = Field(None, validate_default=True)
@@ -120,7 +120,11 @@ def read_search(
 ) -> Search:
     """Read a sweep file whose method is a search.
 
-    scale, seeds and sets are the options of the command line. Raises one InputError for all mistakes.
+    path: the sweep file.
+    content: its content.
+    scale, seeds, sets: the options of the command line, which win over the file.
+
+    Raises one InputError for all mistakes.
     """
     mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
     parameters = content.get("parameters")
@@ -133,8 +137,10 @@ def read_search(
             mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
         else:
             choices = _choices_or_ends(values)
-            space |= {key: values} if len(choices) > 1 else {}
-            fixed |= {key: choices[0]} if len(choices) == 1 else {}
+            if len(choices) > 1:
+                space[key] = values
+            elif choices:
+                fixed[key] = choices[0]
     if not space and not mistakes:
         mistakes.append(f"{path}: parameters: some key must have values: [...], or min and max, to search")
     for key in space.keys() & sets.keys():
@@ -142,16 +148,23 @@ def read_search(
         mistakes.append(f"--set {key}={shown(sets[key])}: {path} draws this key; {remedy}")
     if seeds and len(seeds) > 1:
         mistakes.append(f"--seeds {','.join(map(str, seeds))}: must be one in a search")
-    beside = {"path": path, "sets": sets, "fixed": fixed, "space": space}
-    beside |= {"name": str(content.get("name", path.stem)), "project": str(content.get("project", PROJECT))}
-    scale_of_file, seed_of_file = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
-    beside |= {"scale": scale_of_file if scale is None else scale, "written_seed": seeds[0] if seeds else seed_of_file}
+    file_scale, file_seed = str(fixed.pop("scale", DEFAULT_SCALE)), fixed.pop("seed", 1)
+    fields = {
+        "path": path,
+        "name": str(content.get("name", path.stem)),
+        "project": str(content.get("project", PROJECT)),
+        "scale": file_scale if scale is None else scale,
+        "written_seed": seeds[0] if seeds else file_seed,
+        "sets": sets,
+        "fixed": fixed,
+        "space": space,
+    }
     try:
-        search = Search.model_validate({**content, **beside})
+        search = Search.model_validate({**content, **fields})
     except ValidationError as error:
-        for one in error.errors():
-            place = f"{'.'.join(map(str, one['loc']))} = {shown(one['input'])}: " if one["loc"] else ""
-            mistakes.append(f"{path}: {place}{constraint_of(one)}")
+        for mistake in error.errors():
+            place = f"{'.'.join(map(str, mistake['loc']))} = {shown(mistake['input'])}: " if mistake["loc"] else ""
+            mistakes.append(f"{path}: {place}{constraint_of(mistake)}")
     else:
         if not search.goals:
             mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
@@ -177,7 +190,8 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
     if len(choices) > 1 and (key in ("scale", "seed") or is_text):
         raise ValueError("must be one value in a search")
-    kinds = {form.get("type") for schema in [key_schemas().get(key, {})] for form in schema.get("anyOf", [schema])}
+    schema = key_schemas().get(key, {})
+    kinds = {form.get("type") for form in schema.get("anyOf", [schema])}
     if "integer" in kinds and isinstance(values, FloatDistribution):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
     if len(choices) > 1 and isinstance(values, CategoricalDistribution):  # a wrong end of a range is infeasible
@@ -204,7 +218,7 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     numbers = [parameter.get(key, 1) for key in ("min", "max", "q")]
     if not all(type(number) in (int, float) and abs(number) <= LARGEST for number in numbers):
         raise ValueError(f"min, max and q must be numbers up to {LARGEST:,}")
-    low, high, q = (int(one) if name == "int_uniform" and one == int(one) else one for one in numbers)
+    low, high, q = (int(n) if name == "int_uniform" and n == int(n) else n for n in numbers)
     is_whole = all(isinstance(number, int) for number in (low, high, q))
     kind = name or ("int_uniform" if is_whole else "q_uniform" if "q" in form else "uniform")
     if kind == "int_uniform" and not is_whole:
@@ -228,7 +242,7 @@ def _mistakes_of_base(search: Search) -> list[str]:
     """Check what needs the base's config: it is trial 0, and shows which metrics there are."""
     task = task_of(search.base.data)
     samples = [task.sample_metric] if search.base.trainer.val_sample else []
-    known = [*LOSSES, *task.metrics, *samples, *OF_MODEL]
+    known = [*LOSSES, *task.metrics, *samples, *COST_METRICS]
     mistakes = []
     for key, value in search.base_draw.items():
         try:
@@ -240,6 +254,6 @@ def _mistakes_of_base(search: Search) -> list[str]:
         if name not in known:
             hint = ": it needs trainer.val_sample" if name == task.sample_metric else suggestion(name, known)
             mistakes.append(f"metric.name = {name}: no such metric{hint}")
-        elif name not in OF_MODEL and direction != (best := best_goal(name)):
+        elif name not in COST_METRICS and direction != (best := best_goal(name)):
             mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
     return mistakes

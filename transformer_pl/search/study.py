@@ -38,7 +38,7 @@ from transformer_pl.task import LOSSES
 JOURNAL = "study.journal"
 CONNECT_S = (1, 1, 0)  # after each attempt to open a database
 
-MOST_STARTUP, DRAWN = 60, 2  # trials of a study in memory, and of these those that the sampler draws
+MOST_STARTUP, DRAWN = 60, 2  # trials that `check_drawing` makes, and how many of them the sampler draws
 AWAY_S, AGAIN_S = 600.0, 2.0  # for how long a database may be away, and after which time it is asked again
 
 SAMPLERS = {
@@ -97,7 +97,7 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
     file = folder / JOURNAL if url is None else _sqlite_file(url)
-    if file and not file.exists():  # which would be made
+    if file and not file.exists():  # Optuna would make it
         return None
     try:
         return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))
@@ -194,12 +194,12 @@ def _study_name(search: Search, folder: Path) -> str:
 def sampler(search: Search, words: Sequence[str] | None, number: int = 0) -> BaseSampler:
     """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method.
 
-    number: of the trial that it draws, where that is drawn by its own seed (see `seed_of`).
+    number: that of the trial to draw, which matters where each trial is drawn by its own seed (see `seed_of`).
     """
     words = words or ["random" if search.method == "random" else "tpe"]
     if (seed := seed_of(words)) is not None:
-        own = np.random.SeedSequence((seed, number)).generate_state(1)[0]
-        words = [f"seed={own}" if word.startswith("seed=") else word for word in words]
+        trial_seed = np.random.SeedSequence((seed, number)).generate_state(1)[0]
+        words = [f"seed={trial_seed}" if word.startswith("seed=") else word for word in words]
     if words[0] == "cma-es" and len(search.goals) > 1:
         goals = ", ".join(search.goals)
         raise InputError(f"--sampler cma-es: must have one goal, but the search is for {goals}; choose nsga-ii")
@@ -250,9 +250,9 @@ def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
 
 
 def check_drawing(search: Search, sampler: BaseSampler, pruner: BasePruner) -> None:
-    """Draw a few trials of a study in memory, after others. Raises an InputError where Optuna cannot.
+    """Draw trials of a study in memory. Raises an InputError where Optuna cannot.
 
-    Some of a sampler's arguments are used only after its first trials.
+    Random trials come first, because some of a sampler's arguments are used only after its start-up trials.
     """
     study = optuna.create_study(directions=list(search.goals.values()), sampler=RandomSampler(0), pruner=pruner)
     study.enqueue_trial(search.base_draw)
@@ -273,7 +273,7 @@ def check_drawing(search: Search, sampler: BaseSampler, pruner: BasePruner) -> N
 
 
 def state_of(trial: FrozenTrial) -> str:
-    """Optuna's, as people read it: waiting, running, done, pruned or failed; or diverged, or infeasible."""
+    """The state of a trial: waiting, running, done, pruned, failed, diverged or infeasible."""
     for state in (INFEASIBLE, DIVERGED):
         if state in trial.user_attrs:
             return state

@@ -45,7 +45,7 @@ class SweepCommand:
 
         configs: of its trials. ended: how many trials of the sweep need no training.
         """
-        left = queue.left().trials
+        left = queue.remaining().trials
         workers = self.workers(configs, left)
         if left:
             say(self.console, f"{workers.describe(left)}\n")

@@ -69,7 +69,7 @@ class ProgressView:
         if ending == "done":
             self._trained += self._flops(task, planned.config.steps - task.fields["begun"])
         ended = self.cached + sum(self.counts.values())
-        total = ended + len(self.running) + self.queue.left().trials
+        total = ended + len(self.running) + self.queue.remaining().trials
         self.say(f"[{ended}/{total}] {planned.name}  {format_duration(task.elapsed or 0.0)}  {description}")
 
     def say(self, line: str) -> None:
@@ -106,7 +106,7 @@ class ProgressView:
 
     def _summary(self) -> str:
         """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`."""
-        (waiting, to_do), trained = self.queue.left(), self._trained
+        (waiting, to_do), trained = self.queue.remaining(), self._trained
         for task in self.running.values():
             to_do += self._flops(task, task.remaining or 0)
             trained += self._flops(task, task.completed - task.fields["begun"])

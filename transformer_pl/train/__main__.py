@@ -52,7 +52,7 @@ class TrainOptions:
     """Which trial is trained."""
 
     scale: str = DEFAULT_SCALE
-    keys: Mapping[str, Any] = field(default_factory=dict)  # of the config; they win over the scale's
+    keys: Mapping[str, Any] = field(default_factory=dict)  # keys of the config, which win over the scale's
     variant: str | None = None  # what differs from base, as a row of a sweep file has it; it wins over the keys
     runs: Path = DEFAULT_RUNS
     rerun: bool = False  # train a finished or diverged trial again
@@ -73,10 +73,10 @@ def train(options: TrainOptions) -> int:
     # Before torch is imported. By default OpenMP's idle threads spin, and slow down another trial on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     scale = Path(options.scale).stem
-    base = levels[: 1 if options.variant is None else 2]  # the scale; as in a sweep file, all keys but the variant's
-    written = resolve(levels)  # FLOPs are not matched
-    join_world(written.trainer)
-    row = describe_difference(written, resolve(base))
+    base = levels[: 1 if options.variant is None else 2]  # the scale, and with a variant also the keys beside it
+    unmatched = resolve(levels)  # the config before its steps are matched to the FLOPs of base
+    join_world(unmatched.trainer)
+    row = describe_difference(unmatched, resolve(base))
     config = trial_config(levels)
     check_writable(options.runs / "trials")
     row, corpus = os.environ.get(ROW, row), open_corpus(config.data)
@@ -88,7 +88,7 @@ def train(options: TrainOptions) -> int:
         )
     if options.rerun or run.trial.needs_training():
         checked = _check(run)
-        if written.optim.match == "flops":
+        if unmatched.optim.match == "flops":
             check_match([(row, checked.passes)])
         if not sys.modules.get("lightning"):  # not yet: that takes seconds
             print(plain(f"{run.trial.folder}: importing torch"), flush=True)
@@ -148,10 +148,10 @@ def _report_ended(run: TrialRun) -> int:
     if os.environ.get("WANDB_SWEEP_ID"):
         wandb = WandbRun(**run.labels())
         if result:
-            wandb.tell(log={"step": result.steps, **result.metrics})
-            wandb.tell_summary(result)
+            wandb.send(log={"step": result.steps, **result.metrics})
+            wandb.send_summary(result)
         else:
-            wandb.tell(summary={"diverged_at_step": step})
+            wandb.send(summary={"diverged_at_step": step})
         wandb.finish(0 if result else 1)
     return 0 if result else 1
 

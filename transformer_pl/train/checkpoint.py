@@ -46,12 +46,16 @@ class Checkpoints(L.Callback):
     def __init__(
         self, folder: Path, average: int = 1, minutes: float = math.inf, check: Callable[[], None] = lambda: None
     ):
-        """check: called before anything is written; raises an error where another process has taken the trial over."""
+        """folder: where the files are written.
+        average: the number of validations whose weights are averaged.
+        minutes: how long after a checkpoint the next one is saved at the latest.
+        check: called before anything is written; raises an error where another process has taken the trial over.
+        """
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.file = folder / "last.ckpt"
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # micro-batches of a batch, from the trainer
-        self._own: list[tuple[torch.Tensor, torch.Tensor]] = []  # what holds averaged values now, and its own values
+        self._unaveraged: list[tuple[torch.Tensor, torch.Tensor]] = []  # in a validation: tensors, and their own values
         self.ended = False  # whether the checkpoint is of the last step: a callback has stopped the training early
         self._signal: int | None = None  # the signal that asked to stop
         self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
@@ -83,7 +87,7 @@ class Checkpoints(L.Callback):
             return None
         files = sorted(path for path in self.folder.glob("weights.*.pt") if path <= self._weights_at(step))
         total: dict[str, torch.Tensor] = {}
-        for file in files:  # one after the other, on the CPU: of a large model they are many gigabytes
+        for file in files:  # one after the other, on the CPU, because the files of a large model are many gigabytes
             for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
                 total[name] = total[name] + value if name in total and value.is_floating_point() else value
         return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
@@ -127,15 +131,15 @@ class Checkpoints(L.Callback):
             self._keep_weights(trainer)
             trainer.strategy.barrier()  # every rank reads what the first has written
             model = module.get_submodule("model")
-            self._own = [(tensor, tensor.clone()) for tensor in (*model.parameters(), *model.buffers())]
+            self._unaveraged = [(tensor, tensor.clone()) for tensor in (*model.parameters(), *model.buffers())]
             averaged = cast(dict[str, Any], self.averaged(trainer.global_step))
             set_model_state_dict(model, averaged, options=StateDictOptions(full_state_dict=True))
 
     @torch.no_grad()
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        while self._own:
-            tensor, own = self._own.pop()
-            tensor.copy_(own)
+        for tensor, value in self._unaveraged:
+            tensor.copy_(value)
+        self._unaveraged = []
         machine.return_freed_memory()
         self._save(trainer)
         if trainer.global_step < trainer.max_steps and not trainer.should_stop:
@@ -161,6 +165,7 @@ class Checkpoints(L.Callback):
         return self.folder / f"weights.{step:09d}.pt"
 
     def _check(self, trainer: L.Trainer) -> TransformerModule:
+        """The module, if the training may be saved: it has not diverged, and is still this process's."""
         module = cast(TransformerModule, trainer.lightning_module)
         module.stop_if_diverged()
         self.check()

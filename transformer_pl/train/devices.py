@@ -9,19 +9,19 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.machine import has_bfloat16
 from transformer_pl.runtime.terminal import counted
 
-# Variables by which Lightning, when it is imported and later, takes this process for one of several.
+# Lightning takes this process for one of several if one of these variables is set.
 RANK_VARIABLES = re.compile(
     "(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|(TORCHELASTIC|JSM)_.*|SLURM_(?!CONF$).*"
     f"|{RANKS_OF}"
 )
-TORCHRUN, STEP = "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"  # of torchrun's processes, and of an srun step's
+TORCHRUN, STEP = "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"  # set by torchrun, and by srun
 
 
 def hide_ranks() -> None:
-    """Remove them from the environment. They may be there though nothing has started other processes.
+    """Remove RANK_VARIABLES from the environment.
 
-    Managers of pods set RANK, images of vendors LOCAL_RANK, sbatch SLURM_NTASKS. And the trials of a sweep that is a
-    task of SLURM's are none: they would take its rank for theirs.
+    They may be set although nothing has started other processes: managers of pods set RANK, images of vendors
+    LOCAL_RANK, sbatch SLURM_NTASKS. The trials of a sweep that is a task of SLURM would also take its rank for theirs.
     """
     for name in filter(RANK_VARIABLES.fullmatch, list(os.environ)):
         del os.environ[name]
@@ -30,8 +30,8 @@ def hide_ranks() -> None:
 def join_world(trainer: Trainer) -> None:
     """Let this process be one of devices * nodes if torchrun or srun has started so many; else hide its ranks.
 
-    Call it before Lightning is imported. Raises an InputError where they have started another number. But the tasks of
-    one srun step may well be trials of one device each.
+    Call it before Lightning is imported. Raises an InputError where they have started another number of processes. A
+    trial of one device may be any task of an srun step: each task is then a trial of its own.
     """
     env, nodes, count = os.environ, trainer.num_nodes, trainer.num_nodes * trainer.devices
     if RANKS_OF in env:  # Lightning has started it, to help the trial's first process
@@ -78,12 +78,12 @@ def accelerator(trainer: Trainer, gpus: int) -> str:
         remedy = "needs srun or torchrun, which start this command on every node; use one, or leave it out"
         mistakes.append(f"trainer.num_nodes = {trainer.num_nodes}: {remedy}")
     gpus = gpus if trainer.accelerator != "cpu" else 0
-    for key, value, remedy in (
-        ("accelerator", "gpu", "choose auto or cpu"),
-        ("precision", "16-mixed", "choose bf16-mixed or 32-true"),
-    ):
-        if not gpus and getattr(trainer, key) == value:
-            mistakes.append(f"trainer.{key} = {value}: needs a GPU, but torch finds none here; {remedy}")
+    if not gpus:
+        needs = "needs a GPU, but torch finds none here"
+        if trainer.accelerator == "gpu":
+            mistakes.append(f"trainer.accelerator = gpu: {needs}; choose auto or cpu")
+        if trainer.precision == "16-mixed":
+            mistakes.append(f"trainer.precision = 16-mixed: {needs}; choose bf16-mixed or 32-true")
     if gpus and trainer.precision.startswith("bf16") and not has_bfloat16():
         remedy = "but this machine has only older ones; choose 16-mixed or 32-true"
         mistakes.append(f"trainer.precision = {trainer.precision}: needs a GPU of compute capability 8, {remedy}")

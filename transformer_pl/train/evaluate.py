@@ -1,6 +1,5 @@
 """A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,11 +22,12 @@ from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
+from transformer_pl.train.divergence import check_losses, diverged_if_not_finite
+from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import check_code
 
-POSITIONS = 2**17  # of all hypotheses of a batch, at their greatest length: their keys and values are kept
+POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
 EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
@@ -51,8 +51,8 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
         with _evaluating(model) as device:
             target = batch.target_out.to(device)
             states = model.states(batch.source.to(device), batch.target_in.to(device))
-            of_tokens = negative_log_likelihood(model.embedding, states, target)
-            nll[indexes] = of_tokens.double().sum(-1).cpu().numpy()
+            token_nll = negative_log_likelihood(model.embedding, states, target)
+            nll[indexes] = token_nll.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
 
 
@@ -61,13 +61,18 @@ def translate(
 ) -> list[list[Hypothesis]]:
     """Return the best translation of every sentence (Section 6.1), in a list that is empty if there is none.
 
-    A batch has at most `tokens` source tokens. Large batches are faster: their last steps, with few sentences, cost
-    nearly as much as the first ones. But its hypotheses have at most POSITIONS tokens in all, if none ends early.
-    on_progress: is called with the number of finished sentences.
+    Large batches are faster, because the last steps of a batch, with few sentences, cost nearly as much as the first
+    ones. To save memory, the hypotheses of a batch have at most POSITIONS tokens in all, if none ends early.
+
+    model: translates.
+    source: the sentences.
+    decode: the keys of beam search.
+    tokens: the most source tokens of a batch.
+    on_progress: called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
     longest = source.lengths.astype(np.int64) + decode.extra
-    share = -(-longest * decode.beam * tokens // POSITIONS)  # of the budget of `tokens`
+    share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
         rows = torch.from_numpy(padded(source, indexes))
         limits = torch.from_numpy(longest[indexes])
@@ -83,7 +88,10 @@ def translate(
 def best_translations(
     model: Transformer, source: Tokens, tokenizer: Tokenizer, decode: Decode, tokens: int, **options: Any
 ) -> list[str]:
-    """Return the best translation of every sentence as text; an empty text if there is none. options: `translate`'s."""
+    """Return the best translation of every sentence as text, which is empty if there is none.
+
+    tokenizer: makes the text; model, source, decode, tokens, options: as for `translate`.
+    """
     translations = translate(model, source, decode, tokens, **options)
     return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
 
@@ -115,30 +123,33 @@ class Evaluation(NamedTuple):
     """What a trained model is worth."""
 
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
-    score: str  # which of these the task compares rows by, such as bleu
-    signature: str  # how that was computed
+    score: str  # the metric by which the task compares rows, such as bleu
+    signature: str  # how the score was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
 
 
 def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
     """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
 
-    steps: for which it was trained.
+    steps: how many steps it was trained.
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
     metrics: dict[str, float] = {}
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
-    every = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
-    model = _load_model(config, prepared, trial, steps)  # of the components that this process has imported
+    sources = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
+    model = _load_model(config, prepared, trial, steps)  # its components are those that this process has imported
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
-    if not all(math.isfinite(nll.loss) for nll in likelihoods):
-        raise Diverged(steps)
+    check_losses((likelihood.loss for likelihood in likelihoods), steps)
     with diverged_if_not_finite(steps):
         translations = best_translations(
-            *(model, every, prepared.tokenizer, config.decode, tokens),
-            on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(every)}"),
+            model,
+            sources,
+            prepared.tokenizer,
+            config.decode,
+            tokens,
+            on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(sources)}"),
         )
     first = len(splits[0].source)
     hypotheses = {"val": translations[:first], "test": translations[first:]}

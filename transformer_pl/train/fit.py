@@ -1,4 +1,4 @@
-"""Train a trial to the end of its schedule and keep its weights; or reuse those of a trial that trained the same."""
+"""Training and testing a trial: `fit_and_test` shows its steps; what they need of Lightning and torch follows."""
 
 import logging
 import os
@@ -24,7 +24,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
-from transformer_pl.train.logger import TrialLogger
+from transformer_pl.train.evaluate import Evaluation, evaluate_trial
+from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.precision import MasterWeights
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
@@ -36,56 +37,93 @@ class Fitted(NamedTuple):
     """How a training ended."""
 
     steps: int  # fewer than the config's where a callback has stopped it early
-    params: int  # of the trained model: a callback may have made layers share weights
+    params: int  # the parameters of the trained model: a callback may have made layers share weights
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
 
-def fit(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> Fitted:
-    """Train to the end of the schedule, from the last checkpoint if there is one, and save the weights.
+def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tuple[Fitted, Evaluation | None]:
+    """Train a model with Lightning and test it: data, module, callbacks, loggers, trainer; fit; test.
 
-    Opens the logger's file. Raises Diverged or Stopped.
+    Every process of a training calls this function, and only the first one tests: the others return None. It departs
+    from Lightning's own ways in six points:
+
+    - The whole training is one epoch. Steps end it, and steps say when a validation comes.
+    - All ranks share one stream of global batches (`data/batches.py`), so that the number of devices does not change
+      what is trained on. Lightning's distributed sampler is off.
+    - `Checkpoints` saves in place of ModelCheckpoint, which saves at moments from which a training cannot be continued
+      exactly. A signal also stops a training only after it has saved.
+    - Metrics go to the loggers by `TransformerModule.log_now` and not by `self.log`, which adds the epoch and counts
+      steps otherwise. Sums stay on the device until a line is logged.
+    - `devices.join_world` decides which processes train together, not the variables that Lightning would read.
+    - The test is `evaluate_trial` and not `trainer.test`. It loads the saved weights, which may be averaged, in float32
+      on one device, and translates both sets, as every later command does with a trained model.
+
+    Raises Diverged, Stopped, or an InputError for a callback that changes weights which are then not scored.
     """
-    config = run.config
+    config, trial = run.config, run.trial
+
+    # The data. The seed comes after it, and decides about all random numbers from here.
+    data = DataModule(config, prepared)
     L.seed_everything(config.seed, verbose=False)
+
+    # The module
     module = TransformerModule(config, len(prepared.tokenizer))
     if compiles(config):
         module.compile_model()
-    data = DataModule(config, prepared)
-    folder, minutes = run.trial.folder / "checkpoints", config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(folder, config.decode.average, minutes, run.trial.lock.check)
-    kept = str(run.trial.folder / "best")  # where a ModelCheckpoint writes
-    callbacks: list[L.Callback] = [build(one, dirpath=kept) for one in config.trainer.callbacks]
-    # The checkpoints come last: they hold the state of the other callbacks.
-    trainer = build_trainer(config, [logger, *logger.others], [*callbacks, checkpoints])
-    newest, step = checkpoints.newest()
+
+    # The callbacks. A ModelCheckpoint of the user's writes to `best`. Our checkpoints come last, as they hold the state
+    # of the other callbacks.
+    callbacks: list[L.Callback] = [
+        build(callback, dirpath=str(trial.folder / "best")) for callback in config.trainer.callbacks
+    ]
+    minutes = config.trainer.checkpoint_minutes
+    checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average, minutes, trial.lock.check)
+    callbacks.append(checkpoints)
+
+    # The loggers and the trainer
+    trainer = build_trainer(config, [logger, *logger.others], callbacks)
+
+    # Fit, from the last checkpoint if there is one
+    checkpoint, step = checkpoints.newest()
     os.environ[RANKS_OF] = run.identity.trial  # for the processes that Lightning starts
     logger.start(step)
     logger.trainer = trainer
     try:
-        trainer.fit(module, data, ckpt_path=newest, weights_only=True)
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
         weights = module.weights()
     finally:
         if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
             torch.distributed.destroy_process_group()
-    steps, averaged = trainer.global_step, checkpoints.averaged(trainer.global_step)
-    if trainer.is_global_zero:
-        if averaged and not _same(weights, checkpoints.kept(steps)):
-            why = "which scores the mean of checkpoints from before; set decode.average=1"
+    params = sum(weight.numel() for weight in module.model.parameters())
+    fitted = Fitted(trainer.global_step, params, checkpoints.earlier_s)
+    if not trainer.is_global_zero:
+        return fitted, None
+
+    # Test
+    _save_weights(trial, checkpoints, weights, fitted.steps)
+    return fitted, evaluate_trial(config, trial, prepared, fitted.steps)
+
+
+def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, torch.Tensor], steps: int) -> None:
+    """Save the weights that are scored: the last ones, or the mean of the last validations (`decode.average`).
+
+    Raises an InputError where a callback has changed the last ones when the training ended, as a mean would not show.
+    """
+    averaged = checkpoints.averaged(steps)
+    if averaged:
+        last = checkpoints.kept(steps)
+        if not all(torch.equal(value.cpu(), last[name]) for name, value in weights.items()):
             rule = f"must not change the weights at the end of the training with decode.average = {checkpoints.average}"
-            raise InputError(f"trainer.callbacks: {rule}, {why}")
-        run.trial.save_weights(averaged or weights)
-    return Fitted(steps, sum(weight.numel() for weight in module.model.parameters()), checkpoints.earlier_s)
-
-
-def _same(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(value.cpu(), others[name]) for name, value in weights.items())
+            remedy = "which scores the mean of checkpoints from before; set decode.average=1"
+            raise InputError(f"trainer.callbacks: {rule}, {remedy}")
+    trial.save_weights(averaged or weights)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
-    """Lightning's trainer for a config.
+    """Lightning's trainer for a config. It also logs the training.
 
-    Who has started the processes is what `devices.join_world` found. Lightning would believe other variables, too; and
-    under SLURM it would requeue the job itself, with a checkpoint in the working folder.
+    Who has started the processes is what `devices.join_world` found. Under SLURM, Lightning would requeue the job by
+    itself, with a checkpoint in the working folder.
     """
     plugins: list[Any] = [LightningEnvironment()]
     if devices.TORCHRUN in os.environ:
@@ -111,36 +149,36 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         val_check_interval=config.trainer.val_every * config.trainer.accumulate,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        inference_mode=False,  # as in `evaluate`: a table that a component extends then must serve training, too
+        inference_mode=False,  # a table that a component extends in a validation must serve training, too
         logger=loggers,
-        callbacks=callbacks,
+        callbacks=[LogTraining(), *callbacks],
         use_distributed_sampler=False,
         log_every_n_steps=config.trainer.log_every,  # for callbacks; the module decides when it logs
-        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),  # see train/checkpoint.py
-        enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=False,
     )
-    # Several processes would ask each other at each part of a batch whether SIGTERM has come, and wait for their GPUs.
+    # With each part of a batch, several processes would ask each other for SIGTERM, which waits for their GPUs.
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     return trainer
 
 
 def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
-    """A finished trial that differs from this one only in decoding; None without one.
+    """The finished trial whose weights this one can use, because the two differ in decoding alone.
 
-    None also where this one has begun to train, or is to be trained again.
+    None where there is no such trial, where this one has begun to train, or where it is to be trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
-    for one in finished_trials(run.runs):
-        same_weights = one.result.weights_id == run.identity.weights and one.result.id != run.identity.trial
-        if same_weights and (one.trial.folder / WEIGHTS).exists():
-            return one
+    for finished in finished_trials(run.runs):
+        same_weights = finished.result.weights_id == run.identity.weights and finished.result.id != run.identity.trial
+        if same_weights and (finished.trial.folder / WEIGHTS).exists():
+            return finished
     return None
 
 
 def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) -> Fitted:
-    """Hard-link the weights of a trial that `trained_elsewhere` has found. Returns what `fit` returns."""
+    """Take over the weights and metrics of the trial that `trained_elsewhere` has found, in place of a training."""
     print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
     run.trial.link(earlier.trial.folder, WEIGHTS, "metrics.jsonl")
     logger.start(earlier.result.steps)
@@ -178,7 +216,7 @@ def use_threads(config: Config, trial: Trial) -> int:
 
 
 def start_libraries() -> None:
-    """Set what torch and Lightning do by default: fp32 stays fp32, memory and code are kept, and noise is silenced."""
+    """Set up torch and Lightning: float32 is computed as such, memory and compiled code are kept, noise is silenced."""
     set_up_gpu()
     machine.keep_freed_memory()
     # oneDNN compiles a product of bfloat16 matrices for each shape. A training at scale multi30k has 3,000 shapes, and
@@ -188,13 +226,11 @@ def start_libraries() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     messages = (
-        *(
-            ".*WeightAveraging callback with a model that overrides.*",
-            ".*LeafSpec.*",
-            ".*srun.*",
-            ".*does not have many workers.*",
-            ".*GPU available but not used.*",
-        ),
+        ".*WeightAveraging callback with a model that overrides.*",
+        ".*LeafSpec.*",
+        ".*srun.*",
+        ".*does not have many workers.*",
+        ".*GPU available but not used.*",
         ".*smaller than the logging interval.*",
         ".*returned a view tensor.*",  # the code changes no keys or values in place
         ".*no current CUDA context.*",  # torch sets it where a backward pass begins with a product of matrices

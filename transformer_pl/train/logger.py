@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
@@ -13,12 +13,24 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.config.components import build
 from transformer_pl.runtime.files import write_atomically
+from transformer_pl.train.divergence import Diverged
+from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.wandb_run import WandbRun
-from transformer_pl.trials.metrics import Diverged, Kind, metrics_lines
+from transformer_pl.trials.metrics import Kind, metrics_lines
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.trial_run import TrialRun
 
 PRINT_EVERY_S = 5.0
+
+
+class LogTraining(L.Callback):
+    """Logs the training as each step ends. It comes before all other callbacks, one of which may save and stop."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            cast(TransformerModule, module).log_step()
 
 
 class TrialLogger(Logger):
@@ -28,18 +40,23 @@ class TrialLogger(Logger):
     """
 
     name = version = "trial"
-    trainer: L.Trainer | None = None  # while it trains
+    trainer: L.Trainer | None = None  # set when the training begins
     _file: TextIO | None = None  # between start and close
 
     def __init__(self, folder: Path, steps: int, wandb: WandbRun | None = None, others: Sequence[Logger] = ()):
-        """steps: of the whole training. others: the loggers that Lightning gives the same metrics."""
+        """
+        folder: the folder of the trial.
+        steps: the steps of the whole training.
+        wandb: the W&B run, if there is one.
+        others: the loggers that Lightning gives the same metrics.
+        """
         super().__init__()
         self.wandb, self.others = wandb, others
         self._path, self._steps, self._printed = folder / "metrics.jsonl", steps, 0.0
 
     @rank_zero_only
     def start(self, step: int) -> None:
-        """Open the file for a training that continues at `step`: lines after it and of a final evaluation go."""
+        """Open the file for a training that continues at `step`. Later lines and those of an evaluation go."""
         lines = metrics_lines(self._path)
         kept = [text for text, line in lines if line["step"] <= step and line["kind"] != "final"]
         write_atomically(self._path, b"".join(kept).decode())
@@ -48,9 +65,9 @@ class TrialLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Log what the module or a callback gives. Lightning counts steps otherwise, and adds the epoch."""
-        named = {name: value for name, value in metrics.items() if name != "epoch"}
+        metrics = {name: value for name, value in metrics.items() if name != "epoch"}
         step = self.trainer.global_step if self.trainer else step
-        self._log(named, step, "validation" if any(name.startswith("val/") for name in named) else "train")
+        self._log(metrics, step, "validation" if any(name.startswith("val/") for name in metrics) else "train")
 
     def _log(self, metrics: dict[str, float], step: int | None, kind: Kind) -> None:
         assert self._file
@@ -58,7 +75,7 @@ class TrialLogger(Logger):
         self._file.write(json.dumps(line | infinite_as_null(metrics) | line) + "\n")
         self._file.flush()
         if self.wandb:
-            self.wandb.tell(log=metrics | {"step": step})
+            self.wandb.send(log=metrics | {"step": step})
         if kind == "validation" or time.monotonic() - self._printed > PRINT_EVERY_S:
             self._printed = time.monotonic()
             values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
@@ -81,7 +98,7 @@ class TrialLogger(Logger):
 
 def user_loggers(run: TrialRun) -> list[Logger]:
     """The loggers of `trainer.loggers`. They write to the trial's folder where no `save_dir` is given."""
-    loggers = [build(one, save_dir=str(run.trial.folder)) for one in run.config.trainer.loggers]
+    loggers = [build(logger, save_dir=str(run.trial.folder)) for logger in run.config.trainer.loggers]
     for logger in loggers:
         logger.log_hyperparams(run.settings)
     return loggers
@@ -97,7 +114,7 @@ def trial_logger(run: TrialRun) -> Iterator[tuple[TrialLogger, WandbRun]]:
     except BaseException as error:
         exit_code = getattr(error, "exit_code", 1)
         if isinstance(error, Diverged):
-            wandb.tell(summary={"diverged_at_step": error.step})
+            wandb.send(summary={"diverged_at_step": error.step})
         raise
     finally:
         logger.close()

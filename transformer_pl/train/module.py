@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
 
 from transformer_pl.config import PAD, Config, Decode, sizes
 from transformer_pl.config.components import build
@@ -22,8 +21,9 @@ from transformer_pl.model.optimizer import build_optimizer
 from transformer_pl.model.slots import Stepwise, modules_with
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
+from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
-from transformer_pl.trials.metrics import Diverged, diverged_if_not_finite, perplexity
+from transformer_pl.trials.metrics import perplexity
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
@@ -41,14 +41,16 @@ class TransformerModule(L.LightningModule):
         self.model = Transformer(self.sizes)
         self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
         self.loss = build(self.optim.loss, self.sizes, self.optim)
-        self._is_told = any(modules_with(self.model, Stepwise))  # whether a component asks for the step
+        self._is_stepwise = any(modules_with(self.model, Stepwise))  # whether a component asks for the step
         self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
-        self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
-        self._is_first_pass = True  # of a micro-batch: an optimizer may ask for several
-        self._seconds = 0.0  # trained since the last log line, without validations
-        self._clock = 0.0  # up to when they are counted
+        self._divergence = DivergenceWatch()
+        self._is_first_pass = True  # whether a micro-batch is computed first: an optimizer may ask for several passes
+        self._rates: dict[str, float] = {}  # the learning rates of the last step
+        self._next_rates: dict[str, float] = {}  # and those of the next one
+        self._seconds = 0.0  # seconds of training since the last log line, without validations
+        self._clock = 0.0  # the time until which `_seconds` counts
         self._compiled = False
 
     def configure_model(self) -> None:
@@ -94,8 +96,8 @@ class TransformerModule(L.LightningModule):
     @component_code()
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self._is_first_pass = True
-        # Once a step, whatever its parts are. Without `_is_told` each step would search all modules.
-        if self._is_told and batch_idx % self.trainer.accumulate_grad_batches == 0:
+        # Once a step, and not with each part of a batch. `_is_stepwise` saves a search of all modules at every step.
+        if self._is_stepwise and batch_idx % self.trainer.accumulate_grad_batches == 0:
             self.model.at_step(self.trainer.global_step + 1, self.config.steps)
 
     @component_code()
@@ -107,29 +109,18 @@ class TransformerModule(L.LightningModule):
         """
         states = self.model.states(batch.source, batch.target_in)
         loss = training_loss(self.loss, self.model.embedding, states, batch.target_out)
-        step = self.trainer.global_step + 1
-        # Only a tensor operation, so that no step waits for a GPU. `stop_if_diverged` reads the value.
-        self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, self._diverged_at.clamp(max=step))
+        self._divergence.note_loss(loss, self.trainer.global_step + 1)
         tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
         if self._is_first_pass:
-            self._trained += torch.stack([one.detach().float() for one in sums])
+            self._trained += torch.stack([value.detach().float() for value in sums])
             self._is_first_pass = False
         loss = loss + sum(sums[2:])
         return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
     def stop_if_diverged(self, *values: Tensor) -> None:
-        """Raise Diverged on every rank if on any rank an earlier loss, a weight, or one of `values` is not finite.
-
-        The error names the first step that is known to have diverged. Call it on every rank, and not at every step: it
-        waits for the device.
-        """
-        weights = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in self.parameters())
-        finite = torch.stack([value.isfinite().all() for value in (*weights, *values)]).all()
-        first = torch.where(finite, self._diverged_at, self._diverged_at.clamp(max=self.trainer.global_step))
-        step = self.trainer.strategy.reduce(first, reduce_op="min").item()
-        if math.isfinite(step):
-            raise Diverged(int(step))
+        """Raise Diverged on every rank if an earlier loss, a weight, or one of `values` is not finite on any rank."""
+        self._divergence.check(self.trainer, [*self.parameters(), *values])
 
     @component_code()
     def backward(self, loss: Tensor) -> None:
@@ -138,7 +129,8 @@ class TransformerModule(L.LightningModule):
     def on_train_start(self) -> None:
         if self.global_rank:  # after all ranks have built the same weights
             torch.manual_seed(seed_of_rank(self.config.seed, self.global_rank))
-        self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
+        self._trained = self._trained.to(self.device)
+        self._divergence.to(self.device)
         self._clock = time.perf_counter()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -147,33 +139,39 @@ class TransformerModule(L.LightningModule):
         checkpoint["trained"] = {"sums": sums.reshape(-1, len(self._trained)).tolist(), "seconds": self._seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore them. Where the number of ranks is another, rank 0 gets the sums of all."""
+        """Restore what `on_save_checkpoint` has saved. If the number of ranks is another, rank 0 gets all sums."""
         self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
         if len(sums) != self.trainer.world_size:
             sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, sums.shape[1])])
         self._trained = sums[self.global_rank]
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:  # type: ignore[override]
-        """Log, and step the schedule.
-
-        Lightning calls it after every optimiser step, before a callback may save and stop: so no line is logged twice.
-        Raises Diverged where the schedule has no rate for the next step.
-        """
-        rates = _rates(scheduler)  # of the step that has ended
+        """Step the schedule, and keep the rates for `log_step`."""
+        self._rates = learning_rates(scheduler)
         scheduler.step()
-        logs = self.trainer.global_step % self.config.trainer.log_every == 0
-        loss, tokens, *others = self._sum_over_ranks(self._trained) if logs else (0.0, 0.0)  # it waits for a GPU
+        self._next_rates = learning_rates(scheduler)
+
+    def log_step(self) -> None:
+        """Every `trainer.log_every` steps, log the losses since the last line, the learning rates and the speed.
+
+        Call it at the end of every step, before a checkpoint is saved, so that no line is logged twice. Raises Diverged
+        where a loss was not finite, or where the schedule has no rate for the next step.
+        """
+        is_due = self.trainer.global_step % self.config.trainer.log_every == 0
+        if is_due:  # before the clock is read, because it waits for the device
+            loss, tokens, *auxiliary_sums = self._sum_over_ranks(self._trained)
         now = time.perf_counter()
-        self._seconds, self._clock = self._seconds + now - self._clock, now
-        if logs:
+        self._seconds += now - self._clock
+        self._clock = now
+        if is_due:
             if not math.isfinite(loss):  # the same on every rank, as it is the sum over all
                 self.stop_if_diverged()
-            auxiliary = {f"train/aux.{name}": sum_ / tokens for name, sum_ in zip(self._auxiliary, others, strict=True)}
-            rate = tokens / self._seconds
-            self.log_now({"train/loss": loss / tokens, **rates, "tokens_per_s": rate} | auxiliary)
+            metrics = {"train/loss": loss / tokens, **self._rates, "tokens_per_s": tokens / self._seconds}
+            for name, auxiliary_sum in zip(self._auxiliary, auxiliary_sums, strict=True):
+                metrics[f"train/aux.{name}"] = auxiliary_sum / tokens
+            self.log_now(metrics)
             self._trained, self._seconds = torch.zeros_like(self._trained), 0.0
-        if not all(0 <= rate < math.inf for rate in _rates(scheduler).values()):
-            raise Diverged(self.trainer.global_step + 1)
+        check_rates(self._next_rates.values(), self.trainer.global_step + 1)
 
     def on_train_epoch_end(self) -> None:
         """The whole training is one epoch: Lightning would begin empty ones for ever."""
@@ -224,8 +222,7 @@ class TransformerModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer and its schedule, Section 5.3."""
         optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model)
-        if not all(0 <= rate < math.inf for rate in _rates(schedule).values()):
-            raise Diverged(1)
+        check_rates(learning_rates(schedule).values(), step=1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -237,6 +234,6 @@ class TransformerModule(L.LightningModule):
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
 
 
-def _rates(scheduler: torch.optim.lr_scheduler.LambdaLR) -> dict[str, float]:
+def learning_rates(scheduler: torch.optim.lr_scheduler.LambdaLR) -> dict[str, float]:
     """The learning rate of each group of parameters, as they are logged: `lr`, `lr.1`, `lr.2`."""
     return {f"lr.{group}" if group else "lr": float(rate) for group, rate in enumerate(scheduler.get_last_lr())}

@@ -20,12 +20,12 @@ from transformer_pl.runtime.signals import Stopped, component_code
 from transformer_pl.runtime.terminal import command_console, logged, plain, shown_stages
 from transformer_pl.task import task_of
 from transformer_pl.train import fit
-from transformer_pl.train.evaluate import evaluate_trial
+from transformer_pl.train.divergence import Diverged
+from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
 from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.flops import training_costs
-from transformer_pl.trials.lock import Lost
-from transformer_pl.trials.metrics import Diverged
+from transformer_pl.trials.lock import LockLost
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial_run import Checked, TrialRun
@@ -59,7 +59,8 @@ def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
     if not fit.trained_elsewhere(run, rerun):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
         with suppress(Stopped, Diverged):
-            fit.fit(run, prepared, TrialLogger(run.trial.folder, run.config.steps, others=user_loggers(run)))
+            logger = TrialLogger(run.trial.folder, run.config.steps, others=user_loggers(run))
+            fit.fit_and_test(run, prepared, logger)
     return 0
 
 
@@ -80,8 +81,8 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
         trial.set_status("diverged", step=error.step)
         print(plain(f"{trial.folder}: {error}; --rerun trains it again"))
         return 1
-    except Lost as lost:  # another process records how the trial ends
-        print(plain(f"error: {lost}; the steps that this process has trained since then are dropped"), file=sys.stderr)
+    except LockLost as error:  # another process records how the trial ends
+        print(plain(f"error: {error}; the steps that this process has trained since then are dropped"), file=sys.stderr)
         return 1
     except Exception as error:
         reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
@@ -100,14 +101,19 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
 
 
 def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> Result:
-    """Train or reuse weights, evaluate them, write and return the result."""
+    """Train a trial (see `fit_and_test`) or reuse weights, evaluate it, write and return its result."""
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
     earlier = fit.trained_elsewhere(run, rerun)
     with trial_logger(run) as (logger, wandb):
-        fitted = fit.reuse_weights(run, earlier, logger) if earlier else fit.fit(run, prepared, logger)
-        steps, evaluation = fitted.steps, evaluate_trial(config, trial, prepared, fitted.steps)
-        metrics, sample = evaluation.metrics, task_of(config.data).sample_metric
+        evaluation: Evaluation | None
+        if earlier:
+            fitted = fit.reuse_weights(run, earlier, logger)
+            evaluation = evaluate_trial(config, trial, prepared, fitted.steps)
+        else:
+            fitted, evaluation = fit.fit_and_test(run, prepared, logger)
+        assert evaluation  # this is the first rank
+        steps, metrics, sample = fitted.steps, evaluation.metrics, task_of(config.data).sample_metric
         lines = trial.metrics()
         if sampled := [line[sample] for line in lines if sample in line]:
             metrics[sample] = sampled[-1]
@@ -115,7 +121,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         [cost] = training_costs([(config, prepared.mean_lengths)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         logger.log_result(metrics, steps)
-        wandb.tell(translations=evaluation.examples)
+        wandb.send(translations=evaluation.examples)
         result = Result(
             version=project_version(),
             id=run.identity.trial,
@@ -136,12 +142,12 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             tokens_per_s=round(sum(rates) / len(rates), 1) if rates else None,
             wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
             exempt=checked.exempt,
-            convergence=converged and converged.as_ending(),
+            convergence=converged and converged.as_record(),
             finished=time.strftime("%Y-%m-%d %H:%M:%S"),
         )
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
         trial.finish(result)
-        wandb.tell_summary(result)
+        wandb.send_summary(result)
     return result
 
 

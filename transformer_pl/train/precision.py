@@ -30,9 +30,9 @@ class MasterWeights(Precision):
         """
         copies: dict[Tensor, Tensor] = {}
         masters: list[tuple[Any, str, Tensor]] = []
-        for part in self.module.modules():
-            for tensors in (part._parameters, part._buffers):  # as torch.func.functional_call does
-                masters += [(tensors, name, one) for name, one in tensors.items() if one is not None]
+        for module in self.module.modules():
+            for tensors in (module._parameters, module._buffers):  # as torch.func.functional_call does
+                masters += [(tensors, name, tensor) for name, tensor in tensors.items() if tensor is not None]
         try:
             for tensors, name, master in masters:
                 if master.is_floating_point():

@@ -32,10 +32,10 @@ REVISION = 1  # raised when the rehearsal becomes stricter: then every part is r
 
 
 class Rehearsal(NamedTuple):
-    """What a rehearsal has found. It raises an InputError for all that is wrong."""
+    """What a rehearsal has found of a row that passed."""
 
-    passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
-    notes: Sequence[str] = ()  # what a plan says of the parts
+    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
+    notes: Sequence[str] = ()  # what a plan prints about the parts
 
 
 def own_parts(config: Config) -> dict[str, Component]:
@@ -93,12 +93,12 @@ def _kept_or_made(config: Config, runs: Path, digest: str) -> Rehearsal:
 
 def _rehearse(config: Config, runs: Path) -> Rehearsal:
     names = ", ".join(f"{key.partition('[')[0]} = {part.path}" for key, part in own_parts(config).items())
-    place: Path | None = runs / "checks"
+    parent: Path | None = runs / "checks"
     try:
         runs.joinpath("checks").mkdir(parents=True, exist_ok=True)
     except OSError:
-        place = None  # that of temporary files
-    with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=place) as folder:
+        parent = None  # the system's folder for temporary files
+    with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent) as folder:
         config, found = _stage(names, "whole", config, runs, Path(folder))
         if (steps := found.pop("steps")) > 1:
             _stage(names, "stopped", config, Path(folder), 1 + steps // 2)
@@ -110,11 +110,14 @@ def _rehearse(config: Config, runs: Path) -> Rehearsal:
 
 
 def _stage(what: str, name: str, *arguments: Any) -> Any:
-    """Call a function of `stages.py` in a child process. Each message of its InputError names a part."""
+    """Call the function `name` of `stages.py` in a child process. Each message of its InputError names a part.
+
+    what: the parts that are rehearsed, for messages that name none.
+    """
     try:
         return isolated(what, _in_child, name, *arguments)
     except InputError as error:
-        named = [one if " = " in one.partition(":")[0] else f"{what}: {one}" for one in error.messages]
+        named = [message if " = " in message.partition(":")[0] else f"{what}: {message}" for message in error.messages]
         raise InputError(*named) from None
 
 
@@ -122,9 +125,6 @@ def _in_child(name: str, *arguments: Any) -> Any:
     from transformer_pl.train import stages  # imports torch
 
     return getattr(stages, name)(*arguments)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _digest(config: Config) -> str:
@@ -142,10 +142,6 @@ def _digest(config: Config) -> str:
         "data": config.data.model_dump(),
         "average": config.decode.average > 1,
         "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0],
-        "versions": [REVISION, project_version(), *_versions(["torch", "lightning"])],
+        "versions": [REVISION, project_version(), *map(importlib.metadata.version, ("torch", "lightning"))],
     }
     return value_digest(inputs)
-
-
-def _versions(packages: Iterable[str]) -> list[str]:
-    return [importlib.metadata.version(package) for package in packages]

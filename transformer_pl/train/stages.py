@@ -29,19 +29,19 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.task import EVALUATION, Corpus, Pair, checked_scores, open_corpus
 from transformer_pl.train import fit
+from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.one_trial import train_and_evaluate
 from transformer_pl.trials.identity import Identity
-from transformer_pl.trials.metrics import Diverged
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_run import Checked, TrialRun
 
 STEPS = 20
 SENTENCES = {"train": 24, "val": 8, "test": 8}
-MERGES = 40  # of a vocabulary that is learned from so few sentences
-LONG = 1000  # sentences in one, of which no tokenizer should leave out the end
-TRIED = 1000  # steps at which the rate of a schedule is read
+MERGES = 40  # merges of a vocabulary that is learned from so few sentences
+LONG = 1000  # sentences that are joined to a long one, whose end no tokenizer may leave out
+TRIED = 1000  # steps at which the rate of a schedule is checked
 MUCH_SLOWER = 1e-3  # times the rate, at which a loss with finite gradients does not diverge
 
 
@@ -79,15 +79,15 @@ def _whole(config: Config, folder: Path) -> tuple[Config, dict[str, Any]]:
 
 
 def stopped(config: Config, folder: Path, step: int) -> None:
-    """Train until a signal stops it in a step."""
+    """Train until a signal stops the training in a step."""
     with suppress(Stopped):
         _train(config, folder, "stopped", stop_at=step)
 
 
 def continued(config: Config, folder: Path) -> None:
-    """Train to the end what was stopped, and compare. Raises an InputError where it is another training."""
+    """Continue the stopped training to its end. Raises an InputError where it differs from the whole one."""
     _train(config, folder, "stopped")
-    if config.trainer.accelerator == "gpu":  # whose sums may round differently each time
+    if config.trainer.accelerator == "gpu":  # sums on a GPU may round differently each time
         return
     if unequal := _unequal(folder, "whole", "stopped"):
         raise InputError(
@@ -103,11 +103,11 @@ def idle(config: Config, folder: Path) -> bool:
     return not _unequal(folder, "whole", "alone")
 
 
-def _unequal(folder: Path, *names: str) -> list[str]:
-    """In which weights, and in what else of their results, two trainings differ."""
-    one, other = (_trial(folder, name) for name in names)
-    others, results = other.weights(), [trial.result() for trial in (one, other)]
-    unequal = [name for name, weight in one.weights().items() if not torch.equal(weight, others[name])]
+def _unequal(folder: Path, name: str, other: str) -> list[str]:
+    """The names of the weights, and of the fields of the results, in which two trainings differ."""
+    first, second = (_trial(folder, name) for name in (name, other))
+    second_weights, results = second.weights(), (first.result(), second.result())
+    unequal = [key for key, weight in first.weights().items() if not torch.equal(weight, second_weights[key])]
     return unequal + [key for key in ("steps", "metrics") if getattr(results[0], key) != getattr(results[1], key)]
 
 
@@ -128,24 +128,23 @@ def small(config: Config, prepared: Prepared) -> Config:
         "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},
         "decode": {"average": min(config.decode.average, 3)},
         "trainer": {
-            **{
-                "accelerator": "gpu" if on_gpu else "cpu",
-                "devices": 1,
-                "num_nodes": 1,
-                "strategy": "auto",
-                "compile": "off",
-                "threads": 1,
-            },
+            "accelerator": "gpu" if on_gpu else "cpu",
+            "devices": 1,
+            "num_nodes": 1,
+            "strategy": "auto",
+            "compile": "off",
+            "threads": 1,
             "precision": "32-true" if trainer.precision == "16-mixed" else trainer.precision,
             "val_every": min(STEPS, max(4, share(trainer.val_every))),
             "log_every": share(trainer.log_every),
-            "callbacks": tuple(_without(one, "dirpath") for one in trainer.callbacks),
-            "loggers": tuple(_without(one, "save_dir") for one in trainer.loggers),
+            "callbacks": tuple(_without(callback, "dirpath") for callback in trainer.callbacks),
+            "loggers": tuple(_without(logger, "save_dir") for logger in trainer.loggers),
         },
     }
     longest = int(split.longer.max())
     keys["data"] |= {key: max(getattr(config.data, key), longest) for key in ("max_length", "batch_tokens")}
-    return config.model_copy(update={s: getattr(config, s).model_copy(update=update) for s, update in keys.items()})
+    sections = {name: getattr(config, name).model_copy(update=update) for name, update in keys.items()}
+    return config.model_copy(update=sections)
 
 
 def _without(plugin: Any, option: str) -> Any:
@@ -187,13 +186,15 @@ def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
         tokenizer, model = _learned_tokenizer(config, pairs["train"])
     if not is_core(data.tokenizer.path):
         _check_tokenizer(tokenizer, list(itertools.chain.from_iterable(pairs.values())))
-    place, few = folder / "data", Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
-    place.mkdir()
+    small_corpus = Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
+    small_folder = folder / "data"
+    small_folder.mkdir()
     data = data.model_copy(update={"vocab_size": len(tokenizer), "train_pairs": None})
-    write_tokens(place, data, few, tokenizer, model, {name: {"pairs": len(few)} for name, few in pairs.items()})
+    counts = {name: {"pairs": len(sentences)} for name, sentences in pairs.items()}
+    write_tokens(small_folder, data, small_corpus, tokenizer, model, counts)
     for name in EVALUATION:
         _check_scores([target for _, target in pairs[name]], config)
-    prepared = Prepared(place)
+    prepared = Prepared(small_folder)
     for side, sentences in zip(SIDES, zip(*pairs["val"], strict=True), strict=True):
         if _rows(prepared.tokenizer.encode(sentences, side)) != _rows(tokenizer.encode(sentences, side)):
             raise tokenizer.wrong("train", "return all that load needs: loaded again, it gives other tokens")
@@ -201,7 +202,14 @@ def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
 
 
 def _few_pairs(name: str, count: int, config: Config, corpus: Corpus, prepared: Prepared) -> list[Pair]:
-    """Sentences of a split: of the text if it can be read here, else of the prepared tokens, else embedded ones."""
+    """Sentences of a split: from the text if it can be read here, else from the prepared tokens, else synthetic.
+
+    name: the split.
+    count: how many sentences.
+    config: the row's.
+    corpus: the text.
+    prepared: the row's dataset, which need not be prepared yet.
+    """
     if corpus.is_local:
         return list(itertools.islice(used_pairs(name, corpus, config.data), count))
     if not prepared.is_counted():
@@ -233,7 +241,6 @@ def _rows(tokens: Tokens) -> list[list[int]]:
 
 def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
     """Every sentence becomes tokens, whole, whatever stands beside it, and text again."""
-    is_cut = False
     if not all(isinstance(token, str) for token in tokenizer.vocabulary()):
         raise tokenizer.wrong("vocabulary", "give a text for each token")
     if len(tokenizer.vocabulary()) != len(tokenizer):
@@ -249,10 +256,11 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
             if _rows(tokenizer.encode([sentence], side)) != [row]:
                 raise tokenizer.wrong("to_ids", f"give {sentence!r} the same tokens alone as among other sentences")
         long = " ".join(sentences * (LONG // len(sentences)))
-        with suppress(Exception):  # it may be no sentence of this task
+        try:
             once, twice = map(len, _rows(tokenizer.encode([long, f"{long} {long}"], side)))
-            is_cut = once == twice
-        if is_cut:
+        except Exception:  # it may be no sentence of this task
+            once, twice = 0, 1
+        if once == twice:
             raise tokenizer.wrong("to_ids", f"give all tokens of a sentence, but of a long one it gives {once}")
         texts = tokenizer.decode(tokens)
         if blank := [sentence for sentence, text in zip(sentences, texts, strict=True) if not text.strip()]:
@@ -260,7 +268,7 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
 
 
 def _check_scores(references: list[str], config: Config) -> None:
-    """The last number of a line depends on its reference alone, as statistics are told."""
+    """The last number of a line depends on its reference alone, which the statistics assume."""
     right, wrong = (checked_scores(lines, references, config) for lines in (references, references[::-1]))
     if [row[-1] for row in right.statistics] != [row[-1] for row in wrong.statistics]:
         law = "the last number that score gives for a line must depend on its reference alone, but does not; fix it"
@@ -312,7 +320,7 @@ class Observer(L.Callback):
     stop_at: the step in which it sends a signal to stop.
     """
 
-    passes = 1.0  # of the model for each micro-batch, in the last training of this process
+    passes = 1.0  # calls of the model for each micro-batch, in the last training of this process
     notes: list[str] = []
 
     def __init__(self, stop_at: int | None = None):
@@ -338,7 +346,7 @@ class Observer(L.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
         if batch_idx == 0 and not is_core(module.optim.loss.path):
             _check_loss(module, batch)
-            self.forward = 0  # of the training itself
+            self.forward = 0  # the check of the loss called the model, too
 
     def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Tensor) -> None:
         self.backward += 1
@@ -370,10 +378,9 @@ class Observer(L.Callback):
         grouped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
         left_out = [key for key, weight in weights.items() if weight.requires_grad and id(weight) not in grouped]
         still = [key for key in self.learning if torch.equal(weights[key], self.before[key])]
-        for lost in (left_out, sorted(still)):
-            if lost:
-                remedy = "to keep it as it is, set its requires_grad to False"
-                raise InputError(f"{name}: must train every weight, but {lost[0]} has not changed; {remedy}")
+        if untrained := [*left_out, *sorted(still)]:
+            remedy = "to keep it as it is, set its requires_grad to False"
+            raise InputError(f"{name}: must train every weight, but {untrained[0]} has not changed; {remedy}")
         known = {*optimizer.defaults, "params", "param_names", "initial_lr", "name"}
         for number, group in enumerate(optimizer.param_groups):
             if unread := [key for key in group if key not in known and key not in getattr(group, "read", ())]:

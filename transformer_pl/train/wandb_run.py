@@ -22,11 +22,11 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.environment import PROJECT, why_unreachable
+from transformer_pl.runtime.files import write_atomically
+from transformer_pl.runtime.terminal import plain
 
 if TYPE_CHECKING:
     from transformer_pl.trials.result import Result
-from transformer_pl.runtime.files import write_atomically
-from transformer_pl.runtime.terminal import plain
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
 SEND_S = 30.0  # seconds that it gets where its server answers, or where the run is offline
@@ -46,27 +46,27 @@ class WandbRun:
             command = [sys.executable, "-m", "transformer_pl.train.wandb_run"]
             # In a session of its own, so that signals reach the trial alone, which then sends `finish`.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-            self.tell(run=run)
+            self.send(run=run)
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         """Send a message of one key: log, summary or translations."""
         if self._process and self._process.stdin:
             with suppress(OSError):  # the process has ended
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def tell_summary(self, result: "Result") -> None:
+    def send_summary(self, result: "Result") -> None:
         """Send what W&B's table of runs shows of a result beside the metrics."""
         shown = {key: getattr(result, key) for key in ("params", "flops", "tokens_per_s", "wall_s")}
-        self.tell(summary=shown | {"val/loss.fall": result.convergence and result.convergence["fall"]})
+        self.send(summary=shown | {"val/loss.fall": result.convergence and result.convergence["fall"]})
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run. W&B has SEND_S to send the rest, or END_S where its server does not answer.
 
-        After another exit code than 0 this process waits for END_S at most, and W&B's goes on alone.
+        After an exit code other than 0 this process waits for END_S at most, and W&B's process goes on alone.
         """
         if self._process and self._process.stdin:
-            self.tell(finish=exit_code)
+            self.send(finish=exit_code)
             with suppress(OSError):
                 self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
@@ -132,7 +132,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     import wandb
 
     global _server
-    mode: Any = wandb.setup().settings.mode  # of WANDB_MODE, or else of `wandb offline` and `wandb disabled`
+    mode: Any = wandb.setup().settings.mode  # from WANDB_MODE, or else from `wandb offline` and `wandb disabled`
     if mode == "disabled":
         return wandb.init(mode=mode)  # a run that does nothing
     id_file = Path(folder, "wandb", "run-id")
@@ -166,7 +166,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
         wandb.teardown()  # frees the run's id
         run = wandb.init(mode=mode, **options)
     with redirect_stderr(io.StringIO()):  # W&B warns that it makes links
-        for source in sorted(Path(folder, "sources").rglob("*.py")):  # of the trial's components
+        for source in sorted(Path(folder, "sources").rglob("*.py")):  # the sources of the trial's components
             run.save(source, base_path=folder, policy="now")
     run.define_metric("step")
     run.define_metric("*", step_metric="step")

@@ -1,6 +1,6 @@
 """Convergence: whether a training still learned when its steps ended.
 
-The validation loss is that of the weights that would be scored: of averaged ones where decode.average says so. Late in
+The validation loss is that of the weights that would be scored, which decode.average may average. Late in
 a training it is close to a line over the logarithm of the step, for the learning rate of equation 3 falls as a power of
 it. The line through the validations of the last two fifths of the steps has as its slope the median of the slopes
 between all pairs of them (Theil 1950, Sen 1968): one bad validation does not move it. The fall is what this line loses
@@ -19,7 +19,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_pl.trials.records import Ending
+from transformer_pl.trials.records import ConvergenceRecord
 from transformer_pl.trials.trial import Trial
 
 FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
@@ -32,17 +32,17 @@ class Convergence(NamedTuple):
     """How far the validation loss still fell at the end of a training, or of a row on the mean of its seeds."""
 
     fall: float  # nats per token over the last fifth of the steps; negative where the loss rose
-    noise: float | None  # the standard error of the fall; None where two validations leave no rest to see it by
-    validations: int  # that the line goes through, of all seeds
+    noise: float | None  # the standard error of the fall; None with two validations, which a line meets exactly
+    validations: int  # how many the line goes through, over all seeds
 
     @property
     def still_falls(self) -> bool:
         """Whether the training had not converged: it fell by more than LIMIT, and by more than its noise explains."""
         return self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
 
-    def as_ending(self) -> Ending:
-        """As a result keeps it."""
-        return Ending(fall=self.fall, noise=self.noise, validations=self.validations)
+    def as_record(self) -> ConvergenceRecord:
+        """The fields, as result.json has them."""
+        return ConvergenceRecord(fall=self.fall, noise=self.noise, validations=self.validations)
 
     @property
     def share(self) -> float:
@@ -51,9 +51,12 @@ class Convergence(NamedTuple):
 
 
 def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence | None:
-    """How a training of `steps` steps ended, by the lines of its metrics file.
+    """How far the loss of a training still fell at its end; None where that is not known.
 
-    None where it is not known: with fewer than two validations in the last two fifths, or with an infinite loss there.
+    It is not known with fewer than two validations in the last two fifths, or with an infinite loss there.
+
+    lines: those of the metrics file.
+    steps: how many steps the model was trained.
     """
     late = {
         line["step"]: line["val/loss"]
@@ -75,13 +78,13 @@ def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence |
     return Convergence(-slope * span, noise, len(late))
 
 
-def of_trial(trial: Trial) -> Convergence | None:
+def trial_convergence(trial: Trial) -> Convergence | None:
     """How the training of a finished trial ended; None where it is not known."""
     result = trial.result()
     return Convergence(**result.convergence) if result and result.convergence else None
 
 
-def of_seeds(seeds: Sequence[Convergence | None]) -> Convergence | None:
+def mean_convergence(seeds: Sequence[Convergence | None]) -> Convergence | None:
     """The mean over the seeds of a row, as far as they are known."""
     known = [seed for seed in seeds if seed]
     if not known:

@@ -9,7 +9,7 @@ from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.config.components import component_names
 from transformer_pl.runtime.isolated import isolated
 
-ASSUMED_LENGTH = 25  # tokens per sentence, where the dataset is not prepared
+ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
 
 
 class Cost(NamedTuple):
@@ -20,24 +20,28 @@ class Cost(NamedTuple):
 
 
 def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
-    """The costs of forward passes, each of a model over so many pairs, with so many tokens of source and of target.
+    """The costs of forward passes.
+
+    passes: for each the model, the number of sentence pairs, and the tokens of a source and of a target sentence.
 
     Only matrix products are counted. Where every component is the paper's, a formula gives the cost, without torch.
-    Other models make a dry run and are counted on the meta device, those of the same components in one child process.
+    The operations of other models are counted on the meta device, those of the same components in one child process.
     Raises an InputError that names a component which does not run.
     """
     by_components: dict[str, list[tuple[Sizes, int, int, int]]] = {}
-    for one in dict.fromkeys(passes):
-        by_components.setdefault(component_names(one[0]), []).append(one)
+    for forward_pass in dict.fromkeys(passes):
+        by_components.setdefault(component_names(forward_pass[0]), []).append(forward_pass)
     papers = by_components.pop("", [])
-    known = {one: _cost_by_formula(*one) for one in papers}
-    for names, own in by_components.items():
-        known |= zip(own, isolated(names, _counted_costs, own), strict=True)
-    return [known[one] for one in passes]
+    costs = {forward_pass: _cost_by_formula(*forward_pass) for forward_pass in papers}
+    for names, others in by_components.items():
+        costs |= zip(others, isolated(names, _counted_costs, others), strict=True)
+    return [costs[forward_pass] for forward_pass in passes]
 
 
 def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> list[Cost]:
-    """The costs of trainings: of each the config, and the mean tokens per sentence of source and target.
+    """The costs of trainings.
+
+    trainings: for each the config, and the mean tokens per sentence of source and target.
 
     The means are rounded. A backward pass costs two forward passes.
     """
@@ -78,7 +82,7 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
     params = c.N_encoder * encoder + c.N_decoder * decoder + c.vocab_size * c.d_model
 
-    products = c.h * (c.d_k + c.d_v)  # of a query and a key
+    products = c.h * (c.d_k + c.d_v)  # the product of a query and a key, and that of its weight and a value
     encoder_layer = Ls * (attention + ffn) + Ls * Ls * products
     decoder_layer = Lt * (attention + ffn + query_output) + Ls * keys_values + (Lt * Lt + Lt * Ls) * products
     layers = c.N_encoder * encoder_layer + c.N_decoder * decoder_layer
@@ -86,7 +90,7 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
 
 
 def _counted_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
-    return [_counted_cost(*one) for one in passes]
+    return [_counted_cost(*forward_pass) for forward_pass in passes]
 
 
 def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:

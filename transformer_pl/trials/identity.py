@@ -43,13 +43,16 @@ def describe_difference(config: Config, base: Config) -> str:
     """How a config differs from the base, in short: `h=4`, `N=2 position=LearnedPosition`; `base` where it does not."""
     changes = []
     for key, (value, _) in config_difference(config, base).items():
-        if key in _OF_THE_HUB and value is None:
+        if key in _HUB_KEYS and value is None:
             continue
-        if key in _NAMING_THE_CORPUS:
-            changes += [name] if (name := f"data={config.data.short_name}") not in changes else []
+        if key in _CORPUS_NAME_KEYS:
+            corpus = f"data={config.data.short_name}"
+            if corpus not in changes:
+                changes.append(corpus)
         elif key == "trainer.callbacks":
             ours, theirs = identity_callbacks(config), identity_callbacks(base)
-            changes += [f"callbacks={'+'.join(map(_short, ours)) or None}"] if ours != theirs else []
+            if ours != theirs:
+                changes.append(f"callbacks={'+'.join(map(_short, ours)) or None}")
         elif key in RESULT_TRAINER_KEYS or not (key == "seed" or key.startswith("trainer.")):
             is_class = key in (*COMPONENTS, "data.task")
             changes.append(f"{without_section(key)}={str(value).rpartition('.')[2] if is_class else value}")
@@ -62,7 +65,7 @@ def identity_callbacks(config: Config) -> list[Callback]:
 
 
 def _short(callback: Callback) -> str:
-    """`StopAt(step=5)`."""
+    """A callback in short, such as `StopAt(step=5)`."""
     options = ",".join(f"{name}={value}".replace(" ", "") for name, value in callback.options.items())
     name = callback.path.rpartition(".")[2]
     return f"{name}({options})" if options else name
@@ -76,22 +79,23 @@ class Identity:
 
     @cached_property
     def trial(self) -> str:
-        """Of everything that decides on its result; machines and versions of packages only round differently."""
+        """The hash of all inputs. Machines and packages are no inputs, because they only change how numbers round."""
         return value_digest(self.inputs)
 
     @cached_property
     def weights(self) -> str:
-        """The same without the keys that only decoding reads."""
-        return value_digest({key: value for key, value in self.inputs.items() if key not in _OF_DECODING})
+        """The hash without the keys that only decoding reads."""
+        return value_digest({key: value for key, value in self.inputs.items() if key not in _DECODING_KEYS})
 
 
-# The fingerprint of the data identifies the dataset better than these keys do.
-_OF_THE_CORPUS = tuple(f"data.{key}" for key in CORPUS)
-_NAMING_THE_CORPUS = ("data.path", "data.hub", "data.name")
-_OF_THE_HUB = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
-_AS_PRODUCTS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
-_NOT_INPUTS = {*_OF_THE_CORPUS, "data.name", *_AS_PRODUCTS}
-_OF_DECODING = ("decode.beam", "decode.alpha", "decode.extra")
+# The fingerprint of the data identifies the dataset, so that keys which only name it are left out. So are keys that
+# enter as the effective sizes and steps which they multiply.
+_CORPUS_KEYS = tuple(f"data.{key}" for key in CORPUS)
+_CORPUS_NAME_KEYS = ("data.path", "data.hub", "data.name")
+_HUB_KEYS = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
+_PRODUCT_KEYS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
+_LEFT_OUT_KEYS = {*_CORPUS_KEYS, "data.name", *_PRODUCT_KEYS}
+_DECODING_KEYS = ("decode.beam", "decode.alpha", "decode.extra")
 
 
 def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:
@@ -99,26 +103,29 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
 
     Keys at their default are left out, so that results stay valid when a key is added. Sizes enter as effective sizes,
     and files that options name by their content.
-    fingerprint: identifies the text. component_sources: for each slot whose component is not the core's, a digest of
-    its code.
+
+    fingerprint: identifies the text.
+    component_sources: for each slot whose component is not the core's, a digest of its code.
     """
     inputs = {
         key: value
         for key, value in (config.flat() | _contents(option_contents(config))).items()
         if value != KEYS.get(key, ...)
-        and key not in _NOT_INPUTS
+        and key not in _LEFT_OUT_KEYS
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     if callbacks := identity_callbacks(config):
-        contents = [(callback, _contents(file_digests(callback, 0))) for callback in callbacks]
-        written = [callback.model_copy(update={"options": callback.options | own}) for callback, own in contents]
-        inputs["trainer.callbacks"] = [callback.as_written for callback in written]
+        inputs["trainer.callbacks"] = [
+            callback.model_copy(update={"options": callback.options | _contents(file_digests(callback, 0))}).as_written
+            for callback in callbacks
+        ]
     inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
     inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
     return Identity(inputs)
 
 
 def _contents(digests: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """File digests as they stand in the place of an option's value."""
     return {key: {"content": digest} for key, digest in digests.items()}
 
 

@@ -29,24 +29,25 @@ def list_runs(runs: Path, console: Console) -> None:
         say(console, f"{runs}: no sweep, no trial and no dataset")
         return
     states = {trial_id(trial.folder.name): trial.state() for trial in trials}
-    sweeps = _table("sweep", "trials", "differs by", "changed", "size")
+    sweep_table = _table("sweep", "trials", "differs by", "changed", "size")
     for folder, plan in sorted(plans.items(), key=lambda item: _newest(files[item[0]]), reverse=True):
         counts = Counter(states.get(trial_id(trial.get("folder", "")), "new") for trial in plan["trials"])
         by_state = ", ".join(f"{count} {state}" for state, count in counts.items())
-        sweeps.add_row(folder.name, by_state, plan.get("differs", ""), *_changed_and_size(files[folder]))
-    of_trials = _table("id", "trial", "state", "score", "changed", "size")
+        sweep_table.add_row(folder.name, by_state, plan.get("differs", ""), *_changed_and_size(files[folder]))
+    trial_table = _table("id", "trial", "state", "score", "changed", "size")
     for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
         id_, result = trial_id(trial.folder.name), trial.result()
         score = f"{result.main_metric} {result.main_score:.1f}" if result else "-"
         name = trial.folder.name.removesuffix(f"-{id_}")
-        of_trials.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
-    of_datasets = _table("dataset", "text", "changed", "size")
+        trial_table.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
+    dataset_table = _table("dataset", "text", "changed", "size")
     for folder, meta in datasets.items():
-        of_datasets.add_row(folder.name, meta["corpus"], *_changed_and_size(files[folder]))
-    for table in (sweeps, of_trials, of_datasets):
+        dataset_table.add_row(folder.name, meta["corpus"], *_changed_and_size(files[folder]))
+    for table in (sweep_table, trial_table, dataset_table):
         if table.row_count:
             console.print(table, "")
-    say(console, f"{counted(len(trials), 'trial')}, {_size(f for group in files.values() for f in group)} under {runs}")
+    size = _size(file for group in files.values() for file in group)
+    say(console, f"{counted(len(trials), 'trial')}, {size} under {runs}")
     if unneeded := find_unneeded(runs):
         say(console, f"nothing needs these ({_size(file for folder in unneeded for file in files[folder])}):")
         for folder, reason in unneeded.items():
@@ -82,8 +83,8 @@ def _datasets(runs: Path) -> dict[Path, dict[str, Any]]:
     return {folder: meta for folder in folders if (meta := read_json(folder / "meta.json", Meta))}
 
 
-def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
 
 
 def _table(*headings: str) -> Table:

@@ -1,8 +1,8 @@
-"""The lock of a trial: one process trains it, on whichever machine, as long as all share its folder.
+"""The lock of a trial: only one process trains it, also where several machines share its folder.
 
-It is filelock's lease, which needs no server and no equal clocks: the process that holds it gives heartbeats, and
-another one takes the trial over when it has seen none for DEAD_S, or at once where the process has died on this very
-machine. A trial's result follows from its identity: the lock only saves work.
+The lock is filelock's lease, which needs neither a server nor equal clocks. The process that holds it gives heartbeats.
+Another process takes the trial over when it has seen no heartbeat for DEAD_S, or at once if the holder has died on the
+same machine. The lock only saves work: a trial's result follows from its identity, whichever process trains it.
 """
 
 import os
@@ -17,11 +17,11 @@ from filelock import SoftFileLease, Timeout
 from transformer_pl.runtime.errors import InputError
 
 HEARTBEAT_S, DEAD_S = 10.0, 30.0
-INSTANT_S = 2.0  # for which a process that only looks may hold it
+INSTANT_S = 2.0  # seconds for which a process that only looks may hold it
 
 
-class Lost(Exception):
-    """Another process has taken the trial over. What this one has of it must be dropped."""
+class LockLost(Exception):
+    """Another process has taken the trial over. What this one has trained since then must be dropped."""
 
 
 class TrialLock:
@@ -29,15 +29,15 @@ class TrialLock:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._looking = _lease(folder)  # knows for how long it has seen no heartbeat
-        self._own: SoftFileLease | None = None  # while this process holds it
+        self._observed = _lease(folder)  # to look whether others hold the lock: it knows when it saw a heartbeat last
+        self._held: SoftFileLease | None = None  # while this process holds the lock
 
     def is_held(self) -> bool:
         """Whether a living process holds it."""
-        if not os.path.exists(self._looking.lock_file):
+        if not os.path.exists(self._observed.lock_file):
             return False
         try:
-            with self._looking.acquire(timeout=0):
+            with self._observed.acquire(timeout=0):
                 return False
         except (Timeout, PermissionError):  # another user's cannot be taken
             return True
@@ -46,29 +46,29 @@ class TrialLock:
     def hold(self) -> Iterator[None]:
         """Hold the lock. Raises an InputError where a living process holds it, after DEAD_S if on another machine.
 
-        If another process takes the trial over, this one gets SIGTERM, and `check` raises Lost from then on.
+        If another process takes the trial over, this one gets SIGTERM, and `check` raises LockLost from then on.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        own = _lease(self.folder)
-        elsewhere = own.owner and own.owner.hostname != platform.node()  # or in a container
+        lease = _lease(self.folder)
+        elsewhere = lease.owner and lease.owner.hostname != platform.node()  # another machine or container
         try:
-            own.acquire(timeout=DEAD_S + HEARTBEAT_S if elsewhere else INSTANT_S)
+            lease.acquire(timeout=DEAD_S + HEARTBEAT_S if elsewhere else INSTANT_S)
         except Timeout:
             raise InputError(f"{self.folder}: another process trains this trial; wait for it, or end it") from None
         except PermissionError:
             mine = "continue it as that user, or choose a folder of your own with --runs"
             raise InputError(f"{self.folder}: must be yours, but its lock is of another user; {mine}") from None
-        self._own = own
+        self._held = lease
         try:
             yield
         finally:
-            self._own = None
-            own.release()
+            self._held = None
+            lease.release()
 
     def check(self) -> None:
-        """Raise Lost where this process held the lock and another one has taken it."""
-        if self._own and self._own.compromise:
-            raise Lost(f"{self.folder}: another process trains this trial now, as this one gave no heartbeat")
+        """Raise LockLost where this process held the lock and another one has taken it."""
+        if self._held and self._held.compromise:
+            raise LockLost(f"{self.folder}: another process trains this trial now, as this one gave no heartbeat")
 
 
 def _lease(folder: Path) -> SoftFileLease:

@@ -1,12 +1,10 @@
-"""Perplexity, divergence, and the lines of metrics.jsonl.
+"""Perplexity, and the lines of metrics.jsonl.
 
 A line is a JSON object: `step` (optimiser steps done), `kind` (`train`, `validation` or `final`), the metrics by name,
 and `time` (seconds since 1970). Callbacks may add lines of their own.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,31 +27,6 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
-class Diverged(Exception):
-    """The training diverged at this step: its loss, the weights after it, or their outputs are not finite, or there is
-    no learning rate for it.
-
-    That is the trial's result. It is not trained further.
-    """
-
-    def __init__(self, step: int):
-        finite = "the loss, the weights, the outputs or the learning rate are not finite, or the rate is negative"
-        super().__init__(f"diverged at step {step}: {finite}")
-        self.step = step
-
-
-@contextmanager
-def diverged_if_not_finite(step: int) -> Iterator[None]:
-    """Raise Diverged in place of beam search's FloatingPointError.
-
-    Weights that are finite, with a finite loss, may still be too large to decode with.
-    """
-    try:
-        yield
-    except FloatingPointError as error:
-        raise Diverged(step) from error
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file."""
     return [line for _, line in metrics_lines(path)]
@@ -62,7 +35,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """Each line as it is written, and what it says: the metrics, step, time and kind.
 
-    Left out are one that a process left unfinished, and, with one warning for the file, those of another form.
+    An unfinished last line is left out. So are lines that do not have the form of `MetricsLine`, with one warning.
     """
     lines: list[tuple[bytes, dict[str, Any]]] = []
     damaged: list[str] = []

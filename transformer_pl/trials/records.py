@@ -22,23 +22,23 @@ FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$", max_length=255)]
 
 
 def finite_or_none(value: Any) -> Any:
-    """A value as it is stored: JSON has no infinity and no NaN. What is as good as infinite becomes None, too."""
+    """A value as JSON stores it. Infinity, NaN and numbers from HUGE on become None."""
     return None if isinstance(value, float) and not abs(value) < HUGE else value
 
 
 def infinite_as_null(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as they are stored."""
+    """Metrics as JSON stores them."""
     return {name: finite_or_none(value) for name, value in metrics.items()}
 
 
 def null_as_infinite(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored metrics with null read as infinity: of a trial that goes on, only a perplexity can be infinite."""
+    """Stored metrics with null read as infinity, which only the perplexity of a training that goes on can be."""
     return {name: math.inf if value is None else value for name, value in metrics.items()}
 
 
 @with_config(ConfigDict(strict=True, extra="forbid"))
-class Ending(TypedDict):
-    """How a training ended, as `Convergence` says."""
+class ConvergenceRecord(TypedDict):
+    """In result.json: the fields of `Convergence`."""
 
     fall: Number
     noise: Number | None
@@ -47,7 +47,7 @@ class Ending(TypedDict):
 
 @with_config(OPEN)
 class Status(TypedDict):
-    """Of status.json, see `Trial.status`."""
+    """status.json, see `Trial.status`."""
 
     state: Literal["running", "stopped", "failed", "diverged", "done", "pruned"]
     step: NotRequired[Natural]
@@ -56,7 +56,7 @@ class Status(TypedDict):
 
 @with_config(OPEN)
 class Environment(TypedDict, total=False):
-    """Of env.json: where a trial ran."""
+    """env.json: where a trial ran."""
 
     data: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
     cpu: str
@@ -67,14 +67,14 @@ class Environment(TypedDict, total=False):
 
 @with_config(OPEN)
 class IdentityInputs(TypedDict):
-    """Of identity.json: what an id is a hash of."""
+    """identity.json: what an id is a hash of."""
 
     parts: dict[str, str]
 
 
 @with_config(OPEN)
 class PlannedRecord(TypedDict, total=False):
-    """Of plan.json: a trial, of a grid or of a search."""
+    """In plan.json: a trial of a grid or of a search."""
 
     row: str
     seed: Natural
@@ -83,7 +83,7 @@ class PlannedRecord(TypedDict, total=False):
 
 
 class Tested(TypedDict):
-    """Of plan.json: what its table tests."""
+    """In plan.json: what the table tests."""
 
     rows: list[str]
     seeds: list[int]
@@ -92,7 +92,7 @@ class Tested(TypedDict):
 
 @with_config(OPEN)
 class SweepPlan(TypedDict, total=False):
-    """Of plan.json: a sweep."""
+    """plan.json: a sweep."""
 
     name: str
     scale: str

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
 from transformer_pl.runtime.files import read_json, write_json
-from transformer_pl.trials.records import HUGE, Amount, Ending, Id, Natural, finite_or_none
+from transformer_pl.trials.records import HUGE, Amount, ConvergenceRecord, Id, Natural, finite_or_none
 
 FILE = "result.json"
 
@@ -32,7 +32,7 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
-    version: str = ""  # of the project
+    version: str = ""  # the version of the project
     id: Id
     weights_id: Id  # shared by trials that differ in decoding alone
     weights_of: Id | None = None  # the trial that has trained the weights; None: this one
@@ -42,17 +42,17 @@ class Result(BaseModel):
     seed: Natural
     config: dict[str, Any]  # by dotted keys, with effective sizes
     metrics: dict[str, Metric]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics
-    score: str  # which of these the task compares rows by, such as bleu
-    signature: str  # how that was computed
-    params: Natural  # of the trained model
+    score: str  # the metric by which the task compares rows, such as bleu
+    signature: str  # how the score was computed
+    params: Natural  # the parameters of the trained model
     steps: Natural
     stopped_early: bool = False
     flops: Amount
     tokens_per_s: Amount | None
     wall_s: Amount
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
-    convergence: Ending | None = None  # None: not known
-    finished: str = ""  # when
+    convergence: ConvergenceRecord | None = None  # None: not known
+    finished: str = ""  # date and time
 
     @model_validator(mode="after")
     def _is_complete(self) -> "Result":
@@ -71,7 +71,7 @@ class Result(BaseModel):
 
     @property
     def main_score(self) -> float:
-        """Its value."""
+        """The value of `main_metric`."""
         return self.metrics[self.main_metric]
 
 
@@ -87,6 +87,10 @@ def write_result(result: Result, folder: Path) -> None:
 
 def exemptions(results: Iterable[Result]) -> str:
     """The properties that components break on purpose, each once and with the reason; empty where there is none."""
-    kept = [result.exempt.items() for result in results]
-    broken = {(one, name, why) for of in kept for one, reasons in of for name, why in reasons.items()}
-    return "; ".join(f"{one} does not keep the property {name}: {why}" for one, name, why in sorted(broken))
+    broken = {
+        (path, name, reason)
+        for result in results
+        for path, reasons in result.exempt.items()
+        for name, reason in reasons.items()
+    }
+    return "; ".join(f"{path} does not keep the property {name}: {reason}" for path, name, reason in sorted(broken))

@@ -24,11 +24,11 @@ class FinishedTrial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the trial's folder."""
         return self.trial.folder.name
 
     def config(self, changes: Mapping[str, Any] | None = None) -> Config:
-        """The config that it was trained with; `changes` of the command line over it.
+        """The config that the trial was trained with, with `changes` from the command line.
 
         Raises an InputError for changes that are no valid config.
         """
@@ -53,11 +53,11 @@ def find(runs: Path, name: str) -> FinishedTrial:
     if os.path.exists(folder / "result.json"):  # False for a name that no file can have
         finished, name = finished_trials(folder.parent.parent), folder.name
     ids = {name, *_ids_in_sweeps(runs, name)}
-    exact = [one for one in finished if one.result.id in ids or one.name == name]
-    matching = exact or [one for one in finished if name in one.name]
+    exact = [trial for trial in finished if trial.result.id in ids or trial.name == name]
+    matching = exact or [trial for trial in finished if name in trial.name]
     if len(matching) == 1:
         return matching[0]
-    names = [one.name for one in matching or finished]
+    names = [trial.name for trial in matching or finished]
     more = f" and {len(names) - MOST_LISTED} more: see --list" if len(names) > MOST_LISTED else ""
     raise InputError(
         f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give SWEEP/ROW/sSEED, "

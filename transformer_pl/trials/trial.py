@@ -30,8 +30,15 @@ TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what 
 
 # What training and evaluation write, beside logs and folders
 WRITTEN = (
-    *("config.yaml", "env.json", "identity.json", "status.json", "result.json", "metrics.jsonl", WEIGHTS),
-    *("hyp.*.txt", "scores.*.jsonl"),
+    "config.yaml",
+    "env.json",
+    "identity.json",
+    "status.json",
+    "result.json",
+    "metrics.jsonl",
+    WEIGHTS,
+    "hyp.*.txt",
+    "scores.*.jsonl",
 )
 
 
@@ -43,7 +50,7 @@ class Trial:
 
     @classmethod
     def at(cls, runs: Path, name: str) -> "Trial":
-        """The trial whose folder has this name, or by now another before the id."""
+        """The trial whose folder has this name, whatever a user has made of what stands before the id."""
         renamed = sorted((runs / "trials").glob(f"*-{trial_id(name)}"))
         return cls(renamed[0] if renamed else runs / "trials" / name)
 
@@ -54,7 +61,7 @@ class Trial:
 
     @property
     def sources(self) -> Path:
-        """The folder that holds the sources of its components as they were trained."""
+        """The folder that holds the sources of the trial's components as they were trained."""
         return self.folder / "sources"
 
     # State
@@ -103,7 +110,7 @@ class Trial:
         return read_json(self.folder / "env.json", records.Environment)
 
     def machine(self) -> dict[str, Any]:
-        """What rounding depends on beside its identity; None where it is not known.
+        """What the rounding of the result depends on beside the identity; None for what is not known.
 
         On a GPU the threads do not matter.
         """
@@ -134,10 +141,10 @@ class Trial:
         begun = None if self.result() else self.environment().get("threads")
         return configured or begun or share
 
-    # Whose it is
+    # The folder, and who writes to it
 
     def make(self) -> None:
-        """Make the folder."""
+        """Make the folder of the trial."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @cached_property
@@ -173,7 +180,7 @@ class Trial:
             path.unlink(missing_ok=True)
             try:
                 os.link(other / name, path)
-            except OSError:  # of another disk, or of a file system without links
+            except OSError:  # on another disk, or on a file system without links
                 shutil.copyfile(other / name, path)
 
     def save_sentences(
@@ -185,9 +192,14 @@ class Trial:
         nll: Iterable,
         pieces: Iterable,
     ) -> None:
-        """Write one line per sentence: its output; the numbers of the task's measure, the reference's nats and tokens.
+        """Write two files of a split, with one line per sentence: the outputs, and the numbers of each sentence.
 
-        measure: the name of the measure, such as bleu.
+        split: `val` or `test`.
+        hypotheses: the outputs.
+        measure: the name of the task's measure, such as bleu.
+        statistics: the numbers of this measure.
+        nll: the negative log-likelihood of the reference, in nats.
+        pieces: the number of its tokens.
         """
         self.lock.check()
         _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
@@ -256,6 +268,11 @@ def trial_folder(row: str, seed: int, id_: str) -> str:
     """
     words = textwrap.shorten(row, 50, placeholder="", break_long_words=False, break_on_hyphens=False).split()
     return "-".join([*(re.sub(r"[^A-Za-z0-9.=_+]+", "_", word) for word in words), f"s{seed}", id_])
+
+
+def run_name(row: str, seed: int) -> str:
+    """What plans, tables and W&B call a trial: its row and seed, such as `h=4 s1`."""
+    return f"{row} s{seed}"
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

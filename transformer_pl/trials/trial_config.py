@@ -52,8 +52,8 @@ def match_flops(config: Config) -> Config:
     if config.optim.match == "steps":
         return config
     models = Model(width=config.model.width, depth=config.model.depth), config.model
-    built = [sizes(model, config.data.vocab_size) for model in models]
-    base, own = forward_costs([(model, 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in built])
-    steps = max(1, round(config.optim.max_steps * base.flops / own.flops))
-    stated = {"match": "steps", "duration": 1.0, "max_steps": steps}
-    return config.model_copy(update={"optim": config.optim.model_copy(update=stated)})
+    passes = [(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in models]
+    base_cost, cost = forward_costs(passes)
+    steps = max(1, round(config.optim.max_steps * base_cost.flops / cost.flops))
+    matched = {"match": "steps", "duration": 1.0, "max_steps": steps}
+    return config.model_copy(update={"optim": config.optim.model_copy(update=matched)})

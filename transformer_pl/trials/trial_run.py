@@ -21,11 +21,11 @@ from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity, identity_callbacks
-from transformer_pl.trials.trial import Trial, trial_folder
+from transformer_pl.trials.trial import Trial, run_name, trial_folder
 
 
 def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
-    """Digests of the code that is not the core's: of components, by name, and of the data's."""
+    """Digests of code that is not the core's: of components, by name, and of the tokenizer and the task."""
     return source_digests(dict(components)) | tokenizer_digest(data) | task_digest(data)
 
 
@@ -48,19 +48,23 @@ def identify(
 ) -> tuple[Identity, Trial]:
     """The identity of a config on a corpus, and its trial: equal identities share one folder.
 
-    row: what differs from base, for the name of a new folder. digests: `code_digests`, or a cache of it.
+    config: what is trained.
+    corpus: the text.
+    runs: the runs folder.
+    row: what differs from base, for the name of a new folder.
+    digests: `code_digests`, or a cache of it.
     """
     components = {without_section(key): component for key, component in custom_components_by_key(config).items()}
     components |= {callback.path: callback for callback in identity_callbacks(config)}
-    its = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
-    return its, Trial.at(runs, trial_folder(row, config.seed, its.trial))
+    found = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
+    return found, Trial.at(runs, trial_folder(row, config.seed, found.trial))
 
 
 class Checked(NamedTuple):
     """What the checks before a training have found."""
 
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
-    passes: float = 1.0  # of the model for each part of a batch: an optimizer may need two for a step
+    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,15 @@ class TrialRun:
 
     config: Config
     runs: Path  # the runs folder
-    scale: str  # its name
-    row: str  # of the sweep that has started it, or how the config differs from the scale: `base`, or such as `h=4`
+    scale: str  # the name of the scale
+    row: str  # the sweep's name of the row, or how the config differs from the scale: `base`, or such as `h=4`
     corpus: Corpus
     identity: Identity
     trial: Trial
 
     @property
     def name(self) -> str:
-        """What tables and W&B call it, such as `h=4 s1`."""
-        return f"{self.row} s{self.config.seed}"
+        return run_name(self.row, self.config.seed)
 
     @property
     def tags(self) -> list[str]:

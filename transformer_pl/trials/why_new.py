@@ -8,37 +8,39 @@ from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.trial import Trial
 
 MOST_DIFFERENCES = 3  # between trials that resemble each other
-Inputs = Mapping[str, Any]  # of `Identity.inputs`; keys at their default are left out
+Inputs = Mapping[str, Any]  # as in `Identity.inputs`; keys at their default are left out
 
 
 def why_new(inputs: Inputs, trial: Trial) -> str | None:
-    """How a new trial differs from the most similar finished one whose folder is named alike, before the id.
+    """How a new trial differs from the finished trial that is most similar, of those of the same row and seed.
 
-    inputs: of its identity. Such as `the code of ffn changed; optim.warmup 400 -> 800`. None where there is none with
-    at most MOST_DIFFERENCES.
+    inputs: those of the new trial's identity. The result reads `the code of ffn changed; optim.warmup 400 -> 800`; it
+    is None where no such trial has at most MOST_DIFFERENCES.
     """
     name = trial.folder.name.rpartition("-")[0]
     others = [Trial(path.parent) for path in trial.folder.parent.glob(f"{name}-*/identity.json")]
-    known = [other.identity_inputs() for other in others if other.result()]
-    told = [differences(inputs, of_other) for of_other in known if of_other]
-    similar = min(filter(None, told), key=len, default=[])
-    return "; ".join(similar) if 0 < len(similar) <= MOST_DIFFERENCES else None
+    finished = [other.identity_inputs() for other in others if other.result()]
+    described = [differences(inputs, other_inputs) for other_inputs in finished if other_inputs]
+    fewest = min(filter(None, described), key=len, default=[])
+    return "; ".join(fewest) if 0 < len(fewest) <= MOST_DIFFERENCES else None
 
 
 def differences(inputs: Inputs, others: Inputs) -> list[str]:
-    """How the inputs of an identity differ from those of another."""
-    different, told = mapping_difference(inputs, others), []
-    replaced = {key.rpartition(".")[2] for key in different}  # by another class, which is told itself
+    """How the inputs of an identity differ from those of another, a text for each difference."""
+    different, texts = mapping_difference(inputs, others), []
+    replaced = {key.rpartition(".")[2] for key in different}  # slots with another class, which has a text of its own
     for key, (new, old) in different.items():
         if key == "core":
-            told.append(f"core revision {old} -> {new}")
+            texts.append(f"core revision {old} -> {new}")
         elif key == "data":
-            told.append("the dataset or its preparation changed")
-        elif isinstance(new, dict) and isinstance(old, dict) and key != "parts":  # of a file that an option names
-            told.append(f"the content of {key} changed")
-        elif key != "parts":
-            shown = [KEYS.get(key) if value is None else value for value in (old, new)]
-            told.append(f"{key.removeprefix('effective.')} {shown[0]} -> {shown[1]}")
-        elif parts := [part for part in new if part in old and new[part] != old[part] and part not in replaced]:
-            told.append(f"the code of {', '.join(parts)} changed")
-    return told
+            texts.append("the dataset or its preparation changed")
+        elif key == "parts":
+            parts = [part for part in new if part in old and new[part] != old[part] and part not in replaced]
+            if parts:
+                texts.append(f"the code of {', '.join(parts)} changed")
+        elif isinstance(new, dict) and isinstance(old, dict):  # the contents of a file that an option names
+            texts.append(f"the content of {key} changed")
+        else:
+            before, now = (KEYS.get(key) if value is None else value for value in (old, new))
+            texts.append(f"{key.removeprefix('effective.')} {before} -> {now}")
+    return texts
