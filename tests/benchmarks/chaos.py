@@ -1,6 +1,6 @@
 """Sweeps whose commands and trials are killed and stopped at random moments, compared with the same sweep in calm.
 
-    python tests/chaos.py --sweeps 20 --commands 3 --signals 15 --seed 1
+    python tests/benchmarks/chaos.py --sweeps 20 --commands 3 --signals 15 --seed 1
 
 Each sweep has a runs folder of its own, which several commands share. A command that a signal has ended is started
 again. At the end, results.csv must be equal to that of the calm sweep, byte for byte, and no process may be left. The
@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import yaml
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers import ROOT, Process, descendants, little_text, processes, wait_for
 from tiny_trials import TINY, outcome, same
 
