@@ -4,7 +4,6 @@ import pytest
 from helpers import ROOT
 
 from transformer_pl.config import KEYS
-from transformer_pl.plan.sweep_file import MOST_TRIALS, read_sweep
 from transformer_pl.runtime.errors import SHOWN, InputError
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import __main__ as train
@@ -26,18 +25,6 @@ def message(run, *arguments) -> str:
 
 def trial(*words):
     return trial_config(train.read_argv(list(words)).levels())
-
-
-@pytest.fixture
-def file(tmp_path):
-    """Write a sweep file, or what is none."""
-
-    def write(text: str):
-        path = tmp_path / "file.yaml"
-        path.write_text(text)
-        return path
-
-    return write
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -72,16 +59,6 @@ def test_products_that_overflow_are_refused():
     said = message(trial, "--optim.max_steps=1000000000", "--optim.duration=1e9", "--data.batch_tokens=1000000000")
     assert "optim.max_steps = 1000000000" in said
     assert trial("--optim.max_steps=1000000000").steps == 10**9
-
-
-def test_a_grid_that_would_never_end_is_refused_at_once(file, tmp_path):
-    rows = "".join(
-        f"  {key}: {{values: [{', '.join(map(str, range(1, 401)))}]}}\n" for key in ("model.N", "model.h", "model.d_ff")
-    )
-    said = message(read_sweep, file(f"method: grid\nparameters:\n{rows}"))
-    assert "64,000,000" in said
-    seeds = ",".join(map(str, range(MOST_TRIALS)))
-    assert "10,000" in message(sweep.main, [TABLE3, "--plan", f"--runs={tmp_path}", f"--seeds={seeds}"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

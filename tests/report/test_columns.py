@@ -20,7 +20,6 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import cells
 from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
-from transformer_pl.report.notes import change_note
 from transformer_pl.report.page import page_columns
 from transformer_pl.report.published import paper_table, read_published
 from transformer_pl.report.rows import RowResults, TableRow, mean, read_row
@@ -214,14 +213,6 @@ def test_unmeasured_values_are_never_numbers():
 # --- Notes
 
 
-@pytest.mark.parametrize("state", ["new", "failed", "diverged", None])
-def test_a_table_without_a_result_of_base_says_so(state):
-    base = [] if state is None else [row(config(), None, state=state)]
-    others = [row(config(model__h=h), 60.0 + h) for h in (1, 2)]
-    assert "no differences" in said(build_table([*base, *others], config()))
-    assert "no differences" not in said(build_table(others[:1], config()))
-
-
 def test_the_first_note_says_how_the_rows_were_trained():
     c = config("multi30k", model__N=10)
     note = build_table([row(c, 60.0)], c).notes[0]  # the paper has no such row
@@ -328,18 +319,6 @@ def test_significant_differences_are_marked():
     line, verdict = read_csv(table)[1], compare_rows([row.sentences for row in rows], 0, BLEU)[1]
     assert float(line["val/bleu.difference.p"]) == pytest.approx(verdict.p_value)
     assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
-
-
-@pytest.mark.parametrize(("seeds", "others"), [(1, 2), (3, 2), (3, 1)])
-def test_a_note_names_the_test(seeds, others):
-    note = said(build_table(measured([0.0, 0.3, 0.0][: others + 1], seeds), config()))
-    assert "t-test" in note and f"{others} row" in note and ("other seeds:" in note) == (seeds == 1)
-
-
-def test_a_first_table_ends_with_three_lines():
-    rows = ended(measured([0.0, 0.3, 0.0, 0.1, 0.0]), *[FLAT] * 5)
-    table = build_table(rows, config())
-    assert len(table.notes) == 3 and sum(map(len, table.notes)) < 700
 
 
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
@@ -455,40 +434,10 @@ def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
     assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
 
 
-def test_the_summary_says_of_how_many_seeds_it_is():
-    """Of the rows that are tested; one seed has no power to find what other seeds would show."""
-    three, two = measured([0.0] * 4), measured([0.0] * 4, seeds=2)
-    unlike = build_table([*three[:2], two[2], measured([0.0] * 4, seeds=1)[3]], config())
-    assert (
-        unlike.summary.startswith("None of the 2 tested rows") and "with 2 to 3 seeds; a difference" in unlike.summary
-    )
-    one = build_table(measured([0.0, 0.3, 0.0], seeds=1), config())
-    assert " higher than base" in one.summary and "80" not in one.summary and "other seeds" in one.summary
-
-
 def test_the_summary_says_what_a_row_that_is_set_apart_could_have_shown():
     table = build_table([*measured([0.0] * 6), measured([0.0] * 7, spread=1.0)[6]], config())
     *others, wild = map(float, column(table, "detectable Δ")[1:])
     assert wild > 5 * max(others) and f"{max(others)} would" in table.summary and f" {wild} in " in table.summary
-
-
-PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}
-
-
-@pytest.mark.parametrize(
-    ("now", "words"),
-    [
-        (PLANNED, []),
-        (PLANNED | {"seeds": [1, 2, 3, 4]}, ["added seeds: 3, 4"]),
-        (PLANNED | {"rows": ["base", "h=4"]}, ["added rows: h=4", "left out rows: h=1"]),
-        (PLANNED | {"metric": ["val/f1"]}, ["added metric: val/f1"]),
-    ],
-    ids=str,
-)
-def test_a_table_says_what_was_changed_after_its_training_had_started(now, words):
-    note = change_note(PLANNED, now)
-    assert bool(note) == bool(words) and all(word in note for word in words) and change_note(None, now) == ""
-    assert ("significant" in note) == ("added seeds: 3, 4" in words)  # which alone find what is not there
 
 
 # --- Beside the paper

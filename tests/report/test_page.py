@@ -258,45 +258,6 @@ def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, 
 # --- Light, dark, print, keyboard
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_and_its_figures_follow_the_scheme(report, browser, scheme):
-    page = browser.new_page(color_scheme=scheme)
-    page.goto(report.as_uri())
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    figure = page.locator(".figures svg").first
-    assert background in figure.locator("path").first.evaluate("path => getComputedStyle(path).fill")
-
-
-def test_the_printed_page_is_light_and_whole(table3_page, browser):
-    page = browser.new_page(viewport={"width": 700, "height": 1000}, color_scheme="dark")
-    page.emulate_media(media="print")
-    page.goto(table3_page)
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert not page.locator("#unfold").is_visible()
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def test_everything_is_reached_by_keys_and_shows_the_focus(report, browser):
-    page = browser.new_page()
-    page.goto(report.as_uri())
-    reached, focus = (
-        set(),
-        "[(e => e.id || e.tagName)(document.activeElement), getComputedStyle(document.activeElement)",
-    )
-    for _ in range(200):
-        page.keyboard.press("Tab")
-        tag, outline = page.evaluate(focus + ".outlineStyle]")
-        if tag == "BODY":
-            break
-        assert outline not in ("none", ""), tag
-        reached.add(tag)
-    assert {"unfold", "BUTTON", "SUMMARY", "sentence", "row", "beside", "site"} <= reached
-    page.locator(".heads button[aria-pressed=true]").first.press("ArrowDown")
-    page.keyboard.press("ArrowRight")
-    assert page.locator(".which").first.inner_text().startswith("base, encoder, layer 2, head 2: ")
-
-
 # --- Text that would be code
 
 
