@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from transformer_pl.trials.result import Result
 
@@ -49,6 +50,17 @@ def little_text(folder: Path, train: int, val: int, test: int) -> Path:
         (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
         (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
     return folder
+
+
+def write_sweep(path: Path, keys: dict[str, Any], **more: Any) -> Path:
+    """A sweep file that is a grid over these keys: of a list, each value makes rows. `more` stands beside them."""
+    entries = {
+        key: {"values": value} if isinstance(value, list) else {"value": str(value) if key == "data.path" else value}
+        for key, value in keys.items()
+    }
+    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": entries} | more
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
 
 
 @functools.cache

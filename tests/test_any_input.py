@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from helpers import SEARCHES, SHIPPED, little_text
+from helpers import SEARCHES, SHIPPED, little_text, write_sweep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_trials import ended
@@ -131,9 +131,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "text").mkdir()
     little_text(tmp_path / "text", 60, 8, 6)
     keys = {"model.width": "1/32", "model.depth": "1/3", "data.vocab_size": 300, "optim.max_steps": 4}
-    parameters = {key: {"value": value} for key, value in (keys | {"data.path": "text"}).items()}
-    parameters["variant"] = {"values": ["base", "model.h=4"]}
-    (tmp_path / "right.yaml").write_bytes(dumped({"program": "p.py", "method": "grid", "parameters": parameters}))
+    write_sweep(tmp_path / "right.yaml", keys | {"data.path": "text", "variant": ["base", "model.h=4"]})
     for name in ("any.yaml", "scale.yaml"):
         (tmp_path / name).touch()
     return tmp_path

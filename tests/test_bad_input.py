@@ -4,9 +4,8 @@ import json
 from typing import NamedTuple
 
 import pytest
-import yaml
 from forked import command
-from helpers import little_text, result_keys
+from helpers import little_text, result_keys, write_sweep
 
 TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
 TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
@@ -142,13 +141,6 @@ def earlier(runs):
     return runs
 
 
-def sweep_file(path, parameters):
-    printed = {key: {"values" if isinstance(value, list) else "value": value} for key, value in parameters.items()}
-    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": printed}
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    return path
-
-
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """The folder with all that is wrong."""
@@ -156,14 +148,14 @@ def here(tmp_path_factory):
     for name, (content, _) in FILES.items():
         (here / f"{name}.yaml").write_bytes(content)
     for name, (parameters, _) in SWEEPS.items():
-        sweep_file(here / f"{name}.yaml", parameters)
+        write_sweep(here / f"{name}.yaml", parameters)
     (here / "trials").write_text("a file")
     for name in ("length", "utf-8"):
         (here / name).mkdir()
         little_text(here / name, 60, 8, 6)
     (here / "length" / "train.de").write_text("eins\nzwei\n")
     (here / "utf-8" / "test.de").write_bytes(b"gut\nsch\xf6n\n")
-    sweep_file(here / "texts.yaml", TINY | {"data.path": [str(here / "length"), str(here / "utf-8")]})
+    write_sweep(here / "texts.yaml", TINY | {"data.path": [str(here / "length"), str(here / "utf-8")]})
     return here
 
 

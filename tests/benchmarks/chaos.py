@@ -20,10 +20,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import yaml
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers import ROOT, Process, descendants, little_text, processes, wait_for
+from helpers import ROOT, Process, descendants, little_text, processes, wait_for, write_sweep
 from tiny_trials import TINY, outcome, same
 
 from transformer_pl.trials.trial import Trial
@@ -35,13 +33,10 @@ GONE_S = 60.0  # in which all processes must end after the sweep
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def write_sweep(folder: Path) -> Path:
+def chaos_sweep(folder: Path) -> Path:
     """A sweep file of small trials, and their text."""
     keys = {"scale": "demo"} | TINY | {"data.path": str(little_text(folder, 60, 8, 6))} | KEYS
-    parameters = {key: {"value": value} for key, value in keys.items()} | {"variant": {"values": ROWS}}
-    path = folder / "chaos.yaml"
-    path.write_text(yaml.safe_dump({"name": "chaos", "method": "grid", "parameters": parameters}))
-    return path
+    return write_sweep(folder / "chaos.yaml", keys | {"variant": ROWS})
 
 
 def start(file: Path, runs: Path) -> subprocess.Popen:
@@ -100,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     folder = Path(tempfile.mkdtemp(prefix="chaos"))
-    file, began, sent = write_sweep(folder), time.monotonic(), Counter[str]()
+    file, began, sent = chaos_sweep(folder), time.monotonic(), Counter[str]()
     storm(file, folder / "calm", 1, 0, 0, random.Random())
     calm_s = time.monotonic() - began
     (expected,) = (folder / "calm").glob("sweeps/*/results.csv")
