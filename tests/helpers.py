@@ -41,8 +41,9 @@ def wait_for(condition: Callable[[], object], seconds: float = 60, every: float 
         time.sleep(every)
 
 
-def little_text(folder: Path, train: int, val: int, test: int) -> Path:
+def little_text(folder: Path, train: int = 60, val: int = 8, test: int = 6) -> Path:
     """So many sentences of one to eight words, and what they are in a language that says them backwards."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
     for split, count in (("train", train), ("val", val), ("test", test)):

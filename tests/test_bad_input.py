@@ -151,8 +151,7 @@ def here(tmp_path_factory):
         write_sweep(here / f"{name}.yaml", parameters)
     (here / "trials").write_text("a file")
     for name in ("length", "utf-8"):
-        (here / name).mkdir()
-        little_text(here / name, 60, 8, 6)
+        little_text(here / name)
     (here / "length" / "train.de").write_text("eins\nzwei\n")
     (here / "utf-8" / "test.de").write_bytes(b"gut\nsch\xf6n\n")
     write_sweep(here / "texts.yaml", TINY | {"data.path": [str(here / "length"), str(here / "utf-8")]})

@@ -86,8 +86,7 @@ def words(row, seed):
 def whole(tmp_path_factory):
     """A folder with a sweep file, and its finished trials in `whole`: those of a row are copies of one."""
     folder = tmp_path_factory.mktemp("damaged")
-    (folder / "text").mkdir()
-    little_text(folder / "text", 60, 8, 6)
+    little_text(folder / "text")
     write_sweep(folder / "grid.yaml", KEYS | {"variant": ["base", OTHER], "seed": SEEDS})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

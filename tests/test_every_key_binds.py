@@ -102,7 +102,6 @@ def write_text(folder: Path, sentences: int) -> Path:
 
     In that, the first pair occurs twice, and the last one has a single English word for many in the other languages.
     """
-    folder.mkdir(parents=True)
     little_text(folder, sentences, 8, 6)
     for split in ("train", "val", "test"):
         (folder / f"{split}.fr").write_text((folder / f"{split}.de").read_text().upper())

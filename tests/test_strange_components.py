@@ -43,8 +43,7 @@ def folder(tmp_path_factory):
     """A folder with a component, a sweep of it, and its trained trial."""
     folder = tmp_path_factory.mktemp("strange")
     (folder / "strange.py").write_text(STRANGE)
-    (folder / "text").mkdir()
-    little_text(folder / "text", 60, 8, 6)
+    little_text(folder / "text")
     write_sweep(folder / "grid.yaml", keys(folder))
     (folder / "sentences.txt").write_text("ba be\nbi\n")
     assert run(folder, "", "sweep", folder / "grid.yaml").returncode == 0

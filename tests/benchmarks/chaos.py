@@ -35,7 +35,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def chaos_sweep(folder: Path) -> Path:
     """A sweep file of small trials, and their text."""
-    keys = {"scale": "demo"} | TINY | {"data.path": str(little_text(folder, 60, 8, 6))} | KEYS
+    keys = {"scale": "demo"} | TINY | {"data.path": str(little_text(folder))} | KEYS
     return write_sweep(folder / "chaos.yaml", keys | {"variant": ROWS})
 
 

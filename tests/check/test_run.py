@@ -114,13 +114,6 @@ def test_a_plan_refuses_a_component_that_breaks_a_property(module, tmp_path, met
         sweep([str(tmp_path / "own.yaml"), "--plan", f"--runs={tmp_path / 'runs'}"])
 
 
-def test_train_refuses_a_component_that_breaks_a_property(module, tmp_path):
-    module(OWN)
-    with pytest.raises(InputError, match="the_future_is_hidden"):
-        tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.LooksAhead"})
-    assert not list((tmp_path / "runs" / "trials").iterdir())
-
-
 def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):
     module(OWN)
     for options in ([], ["--rerun"]):  # the second one reads what was kept

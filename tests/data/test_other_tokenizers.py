@@ -53,8 +53,7 @@ class Failing(Own):
 
 @pytest.fixture
 def text(tmp_path) -> Path:
-    (tmp_path / "text").mkdir()
-    return little_text(tmp_path / "text", 60, 8, 6)
+    return little_text(tmp_path / "text")
 
 
 def data(text, tokenizer, vocab_size=260, **options) -> Data:

@@ -223,21 +223,6 @@ def test_the_first_note_says_how_the_rows_were_trained():
     assert "last 3 checkpoints" in build_table([row(few, 60.0)], few).notes[0]
 
 
-@pytest.mark.parametrize(
-    ("scale", "keys", "other"),
-    [
-        ("demo", {}, "data and sizes"),
-        ("wmt14", {"model__width": 0.5}, "sizes"),
-        ("wmt14-fr", {"data__hub": "bentrevett/multi30k"}, "data"),
-        ("wmt14", {}, None),
-    ],
-)
-def test_a_note_says_what_the_paper_has_otherwise(scale, keys, other):
-    rows = [row(config(scale, **keys), 60.0), row(config(scale, **keys, model__h=1), 60.0)]
-    note = build_table(rows, rows[0].config, shown=True).notes[0]
-    assert f"other {other}:" in note if other else "other" not in note
-
-
 def test_a_table_that_has_everything_to_say_says_it_in_four_notes():
     """Rows that diverged, lack seeds, had not converged, on another dataset; a component that breaks a property."""
     rows = [
@@ -332,15 +317,6 @@ def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
     rows = measured([0.3, 0.0])  # a row below 1 is compared with a base above it
     rows[1].results[0].metrics["val/bleu"] = 0.9
     assert column(build_table(rows, config()), "p")[1]
-
-
-def test_a_row_with_one_seed_beside_several_cannot_be_tested():
-    rows = measured([0.0, 0.3, 0.0])
-    states, sentences = ["done", "new", "new"], rows[1].sentences[:1]
-    rows[1] = rows[1]._replace(results=[*rows[1].results[:1], None, None], states=states, sentences=sentences)
-    table = build_table(rows, config())
-    assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
-    assert "1 row cannot be tested" in said(table)
 
 
 def estimate(value, low, high):

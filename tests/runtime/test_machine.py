@@ -218,7 +218,7 @@ def test_a_rank_is_believed_where_a_launcher_has_started_as_many_processes_as_ar
 @pytest.mark.slow  # two processes
 def test_a_rank_that_is_only_in_the_environment_changes_nothing(tmp_path):
     """Neither of a trial nor of a sweep, whose trials have two processes each."""
-    text = little_text(tmp_path, 60, 8, 6)
+    text = little_text(tmp_path)
     keys = tiny_trials.TINY | {"data.path": str(text), "trainer.devices": 2, "trainer.accelerator": "cpu"}
     write_sweep(tmp_path / "ranks.yaml", keys)
     alone = [f"--{key}={value}" for key, value in (keys | {"trainer.devices": 1}).items()]

@@ -18,8 +18,7 @@ from transformer_pl.task import open_corpus
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "text").mkdir()
-    return little_text(tmp_path / "text", 60, 8, 6)
+    return little_text(tmp_path / "text")
 
 
 @pytest.fixture
