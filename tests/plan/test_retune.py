@@ -50,7 +50,6 @@ def test_every_row_tries_the_same_points_with_one_seed_that_is_not_the_file_s(sw
         (["model.h"], None, ["model.h", "h=4"]),
         (["model.d_k"], None, ["model.d_k", "None"]),
         (KEYS, {"name": "params"}, ["metric.name = params", "val/bleu"]),
-        (KEYS, {"name": "val/ppl", "goal": "maximize"}, ["metric.goal = maximize", "val/ppl"]),
         (KEYS, {"name": "val/bleu", "goal": "minimize"}, ["metric.goal = minimize", "val/bleu"]),
     ],
 )

@@ -106,11 +106,8 @@ def test_what_was_read_is_written_so_that_it_is_read_alike(keys):
 @pytest.mark.parametrize(
     "written",
     [
-        "3",
         "[nowhere",
         "nowhere.Stop",
-        "stopping_callback.Nothing",
-        "{stopping_callback.StopAt: {step: many}}",
         "{stopping_callback.StopAt: {stop: 3}}",
         f"{{{EARLY}: {{patience: 2}}}}",
         CSV,
