@@ -11,8 +11,7 @@ from tiny_trials import TINY
 def small_grid(folder: Path, rows: tuple[str, ...] = ("base",), seeds: tuple[int, ...] = (1, 2), **keys: Any) -> Path:
     """A sweep file of tiny trials, with its text beside it. keys: with `__` for a dot."""
     folder.mkdir(exist_ok=True)
-    (folder / "text").mkdir()
-    little_text(folder / "text", 60, 8, 6)
+    little_text(folder / "text")
     fixed = TINY | {"data.path": str(folder / "text")} | {key.replace("__", "."): v for key, v in keys.items()}
     parameters = {key: {"value": value} for key, value in fixed.items()}
     parameters |= {"variant": {"values": list(rows)}, "seed": {"values": list(seeds)}}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import yaml
 
 from transformer_pl.trials.result import Result
 
@@ -40,8 +41,9 @@ def wait_for(condition: Callable[[], object], seconds: float = 60, every: float 
         time.sleep(every)
 
 
-def little_text(folder: Path, train: int, val: int, test: int) -> Path:
+def little_text(folder: Path, train: int = 60, val: int = 8, test: int = 6) -> Path:
     """So many sentences of one to eight words, and what they are in a language that says them backwards."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
     words = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
     for split, count in (("train", train), ("val", val), ("test", test)):
@@ -49,6 +51,17 @@ def little_text(folder: Path, train: int, val: int, test: int) -> Path:
         (folder / f"{split}.en").write_text("".join(f"{' '.join(row)}\n" for row in rows))
         (folder / f"{split}.de").write_text("".join(f"{' '.join(reversed(row))}.\n" for row in rows))
     return folder
+
+
+def write_sweep(path: Path, keys: dict[str, Any], **more: Any) -> Path:
+    """A sweep file that is a grid over these keys: of a list, each value makes rows. `more` stands beside them."""
+    entries = {
+        key: {"values": value} if isinstance(value, list) else {"value": str(value) if key == "data.path" else value}
+        for key, value in keys.items()
+    }
+    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": entries} | more
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
 
 
 @functools.cache

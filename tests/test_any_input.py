@@ -1,8 +1,8 @@
-"""Random sweep files, scales and command lines: each works, or is refused with short messages and starts nothing."""
+"""Random and hostile input: it works, or is refused with short messages and starts nothing."""
 
 import pytest
 import yaml
-from helpers import SEARCHES, SHIPPED, little_text
+from helpers import SEARCHES, SHIPPED, little_text, write_sweep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_trials import ended
@@ -11,7 +11,10 @@ from transformer_pl import translate
 from transformer_pl.config import KEYS
 from transformer_pl.plan.sweep_file import TOP_LEVEL
 from transformer_pl.report import __main__ as report
+from transformer_pl.runtime.errors import SHOWN, InputError
 from transformer_pl.sweep import __main__ as sweep
+from transformer_pl.train import __main__ as train
+from transformer_pl.trials.trial_config import trial_config
 
 EXAMPLES = settings(
     max_examples=10, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -128,12 +131,9 @@ PROPERTIES = {
 def here(tmp_path, monkeypatch):
     """The working folder: a small text, and a sweep file that is right."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").mkdir()
-    little_text(tmp_path / "text", 60, 8, 6)
+    little_text(tmp_path / "text")
     keys = {"model.width": "1/32", "model.depth": "1/3", "data.vocab_size": 300, "optim.max_steps": 4}
-    parameters = {key: {"value": value} for key, value in (keys | {"data.path": "text"}).items()}
-    parameters["variant"] = {"values": ["base", "model.h=4"]}
-    (tmp_path / "right.yaml").write_bytes(dumped({"program": "p.py", "method": "grid", "parameters": parameters}))
+    write_sweep(tmp_path / "right.yaml", keys | {"data.path": "text", "variant": ["base", "model.h=4"]})
     for name in ("any.yaml", "scale.yaml"):
         (tmp_path / name).touch()
     return tmp_path
@@ -154,3 +154,55 @@ def test_right_input_works(here):
     for words in (["right.yaml"], [SEARCHES[0]], ["right.yaml", "--set", "model.N=12"]):
         code, _, errors = ended(sweep.main, *words, "--plan", "--runs=runs")
         assert (code, errors) == (0, "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Values that nobody means: each is one short message
+
+LONG = 3 * SHOWN  # characters of a message that shows one long value
+NUMBERS = [key for key, value in KEYS.items() if isinstance(value, int | float)] + ["model.d_k", "trainer.threads"]
+
+
+def message(run, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        run(*arguments)
+    (one,) = caught.value.messages
+    assert one.isprintable(), "it must not move a terminal's cursor"
+    return one
+
+
+def trial(*words):
+    return trial_config(train.read_argv(list(words)).levels())
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, value in KEYS.items() if isinstance(value, str | None) and key.startswith("data.")]
+)
+def test_no_text_has_control_characters(key):
+    if key != "data.vocab_size":
+        for text in ("a\0b", "a\x1b[2Jb", "a\nb", "a\ud800b"):
+            assert f"{key} = a" in message(trial, f"--{key}={text}")
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_numbers_of_many_digits_are_refused(key):
+    for digits in (30, 400):
+        if digits > 30 or not isinstance(KEYS[key], float):
+            assert f"{key} = 999" in (said := message(trial, f"--{key}={'9' * digits}")) and len(said) < LONG
+    for number in ("-1", "nan", "inf", "-inf", "²", "１２", "٣"):
+        assert f"{key} = " in message(trial, f"--{key}={number}")
+
+
+def test_products_that_overflow_are_refused():
+    for word in ("--model.width=1e300", "--optim.duration=1e300", "--model.depth=1e300"):
+        assert word[2:].partition("=")[0] in message(trial, word)
+    said = message(trial, "--optim.max_steps=1000000000", "--optim.duration=1e9", "--data.batch_tokens=1000000000")
+    assert "optim.max_steps = 1000000000" in said
+    assert trial("--optim.max_steps=1000000000").steps == 10**9
+
+
+@pytest.mark.parametrize("option", ["--scale", "--storage", "--retune", "--seeds"])
+def test_an_empty_option_is_not_ignored(tmp_path, option):
+    file = "search_size" if option == "--storage" else "table3_A"
+    for words in ([option, ""], [f"{option}="]):
+        assert option.strip("-") in message(sweep.main, [file, "--plan", f"--runs={tmp_path}", *words])

@@ -111,8 +111,7 @@ def test_a_plan_of_a_search_that_has_drawn_nothing_has_no_trials(tmp_path):
 def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
     """By its keys; then by its config, which trains nothing. What cannot be trained is named."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    (tmp_path / "text").mkdir()
-    little_text(tmp_path / "text", 60, 8, 6)
+    little_text(tmp_path / "text")
     threads = torch.get_num_threads()
     keys = TINY | {"data.path": tmp_path / "text", "model.p_drop": 0.3, "seed": 5}
     trial = train(keys, runs=tmp_path / "runs")

@@ -4,9 +4,8 @@ import json
 from typing import NamedTuple
 
 import pytest
-import yaml
 from forked import command
-from helpers import little_text, result_keys
+from helpers import little_text, result_keys, write_sweep
 
 TABLE3 = "sweeps/table3_A.yaml"  # of the paper's own parts: planned without torch
 TINY = {"model.N": 1, "model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.width": 1, "model.depth": 1}
@@ -25,14 +24,6 @@ FILES = {  # sweep files, and scales, that are none
     "empty": (b"", ["HERE/empty.yaml"]),
     "utf-8": (b"name: b\xff\n", ["HERE/utf-8.yaml"]),
     "syntax": (b"name: [1, 2\nmethod: grid\n", ["HERE/syntax.yaml line 2: "]),
-    "twice": (b"name: a\nname: b\n", ["HERE/twice.yaml line 2: ", "name"]),
-    "name": (
-        b"name: ../../up\nproject: a/b\nmethod: grid\nparameters: {model.h: {value: 4}}\n",
-        [
-            "HERE/name.yaml: name = '../../up'",
-            "HERE/name.yaml: project = 'a/b'",
-        ],
-    ),
     "keys": (b"model.h: 4\n", ["HERE/keys.yaml: model.h: no key of a W&B sweep", "method = None"]),
 }
 SWEEPS = {  # the parameters of a sweep
@@ -67,28 +58,7 @@ SWEEPS = {  # the parameters of a sweep
             "optim.max_steps = 5, optim.duration = 0.0001",
         ],
     ),
-    "equal": (
-        {"variant": ["base", "model.N=4", "model.N=2 model.depth=1", "model.h=8"], "model.depth": 0.5},
-        [
-            "`model.N=4` and `model.N=2 model.depth=1`",
-            "`base` and `model.h=8`",
-        ],
-    ),
-    "heads": (
-        {"model.h": [8, 3, 32], "model.width": 1 / 32, "seed": [1, "first"]},
-        [
-            "model.h = 3, model.d_model = 512",
-            "h must divide d_model (d_model is 16 at width 0.03125) while d_k and d_v are unset",
-            "model.h = 32",
-            "seed = first",
-        ],
-    ),
-    "scale": ({"scale": "dem"}, ["scale = dem"]),
 }
-NO_GPU = ["trainer.precision = 16-mixed"]
-NO_NETWORK = ["data.hub = bentrevett/multi30k", "TRANSFORMER_PL_DATA=DIR (now HERE)"]
-
-
 CASES = {
     "file-missing": Case("sweep", ["HERE/nosuch.yaml"], ["HERE/nosuch.yaml"]),
     **{f"file-{name}": Case("sweep", [f"HERE/{name}.yaml"], words) for name, (_, words) in FILES.items()},
@@ -98,13 +68,7 @@ CASES = {
     "flag": Case("sweep", [TABLE3, "--prallel=2"], ["--prallel=2", "--help"]),
     "seeds": Case("sweep", [TABLE3, "--seeds", "a"], ["--seeds: 'a'"]),
     "set-word": Case("sweep", [TABLE3, "--set", "model.h"], ["--set: 'model.h'"]),
-    "set-keys": Case(
-        "sweep",
-        [TABLE3, "--set", "model.hh=4", "--set", "model.N=many"],
-        ["--set: model.hh = 4", "--set: model.N = many"],
-    ),
     "parallel": Case("sweep", [TABLE3, "--parallel", "0"], ["--parallel: '0'"]),
-    "scale": Case("sweep", [TABLE3, "--scale", "nosuch"], ["scale = nosuch"]),
     # the report's
     "report-files": Case(
         "report",
@@ -133,29 +97,19 @@ CASES = {
             "h must divide d_model",
         ],
     ),
-    "train-laws": Case(
+    # what this machine cannot do
+    "machine": Case(
         "train",
-        ["--model.depth=0.3", "--trainer.precision=16-mixed", "--trainer.accelerator=cpu"],
-        ["model.depth = 0.3", "trainer.precision = 16-mixed"],
+        ["--trainer.precision=16-mixed", "--optim.max_steps=1"],
+        ["trainer.precision = 16-mixed"],
+        {"CUDA_VISIBLE_DEVICES": ""},  # every GPU is hidden
     ),
-    # what this machine cannot do; every GPU is hidden from these
-    **{
-        f"machine-{name}": Case(tool, argv, words, {"CUDA_VISIBLE_DEVICES": ""})
-        for name, tool, argv, words in (
-            ("plan", "sweep", [TABLE3, "--plan", "--set", "trainer.precision=16-mixed"], NO_GPU),
-            ("search", "sweep", ["HERE/search-precision.yaml", "--plan"], NO_GPU),
-            ("train", "train", ["--trainer.precision=16-mixed", "--optim.max_steps=1"], NO_GPU),
-            ("gpu", "train", ["--trainer.accelerator=gpu", "--optim.max_steps=1"], ["accelerator = gpu"]),
-        )
-    },
     "train-twice": Case("train", ["--model.h=4", "--model.h", "8"], ["command line: 'model.h=8'"]),
-    "train-variant": Case("train", ["--variant=bad"], ["variant 'bad'"]),
     # the text
     "texts": Case("sweep", ["HERE/texts.yaml"], ["train.en", "train.de", "test.de line 2"]),
-    "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], NO_NETWORK),
+    "hub-offline": Case("sweep", [TABLE3, "--scale=multi30k"], ["data.hub = bentrevett/multi30k", "HERE"]),
     # the runs folder
     "runs-file": Case("sweep", [TABLE3, "--runs=HERE/empty.yaml"], ["HERE/empty.yaml"]),
-    "runs-none-to-report": Case("report", [TABLE3, "--runs=HERE/none"], ["HERE/none", "transformer_pl.sweep"]),
     "trials-file": Case("sweep", [TABLE3, "--runs=HERE"], ["HERE/trials"]),
 }
 
@@ -187,13 +141,6 @@ def earlier(runs):
     return runs
 
 
-def sweep_file(path, parameters):
-    printed = {key: {"values" if isinstance(value, list) else "value": value} for key, value in parameters.items()}
-    content = {"program": "p.py", "name": path.stem, "method": "grid", "parameters": printed}
-    path.write_text(yaml.safe_dump(content, sort_keys=False))
-    return path
-
-
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """The folder with all that is wrong."""
@@ -201,17 +148,13 @@ def here(tmp_path_factory):
     for name, (content, _) in FILES.items():
         (here / f"{name}.yaml").write_bytes(content)
     for name, (parameters, _) in SWEEPS.items():
-        sweep_file(here / f"{name}.yaml", parameters)
-    choices = {"parameters": {"trainer.precision": {"values": ["32-true", "16-mixed"]}}, "run_cap": 2}
-    search = {"method": "random", "metric": {"name": "val/ppl"}} | choices
-    (here / "search-precision.yaml").write_text(yaml.safe_dump(search))
+        write_sweep(here / f"{name}.yaml", parameters)
     (here / "trials").write_text("a file")
     for name in ("length", "utf-8"):
-        (here / name).mkdir()
-        little_text(here / name, 60, 8, 6)
+        little_text(here / name)
     (here / "length" / "train.de").write_text("eins\nzwei\n")
     (here / "utf-8" / "test.de").write_bytes(b"gut\nsch\xf6n\n")
-    sweep_file(here / "texts.yaml", TINY | {"data.path": [str(here / "length"), str(here / "utf-8")]})
+    write_sweep(here / "texts.yaml", TINY | {"data.path": [str(here / "length"), str(here / "utf-8")]})
     return here
 
 

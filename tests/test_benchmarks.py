@@ -64,8 +64,7 @@ def test_rounds_are_in_turn_and_ratios_are_within_a_round(capsys):
 
 @pytest.mark.slow
 def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
-    (tmp_path / "text").mkdir()
-    little_text(tmp_path / "text", 60, 8, 6)
+    little_text(tmp_path / "text")
     runs = tmp_path / "runs"
     runs.mkdir()
     own = ("optim.max", "trainer", "decode.average")  # which the benchmark sets

@@ -140,7 +140,6 @@ def test_a_file_comes_before_a_name_that_ships(tmp_path, monkeypatch):
 
 
 WORDS = [  # of the sweep command, and what its error names
-    (["table3_Z", "--plan"], "table3_Z"),
     (["table3_A", "table3_B"], "table3_B"),
     (["table3_A", "--seeds", "1,1"], "--seeds"),
     (["table3_A", "--set", "model.h=4", "--set", "model.h=1"], "model.h"),

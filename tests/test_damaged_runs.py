@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from helpers import little_text
+from helpers import little_text, write_sweep
 from tiny_trials import TINY, ended
 
 from transformer_pl import translate
@@ -87,12 +86,8 @@ def words(row, seed):
 def whole(tmp_path_factory):
     """A folder with a sweep file, and its finished trials in `whole`: those of a row are copies of one."""
     folder = tmp_path_factory.mktemp("damaged")
-    (folder / "text").mkdir()
-    little_text(folder / "text", 60, 8, 6)
-    parameters = {key: {"value": value} for key, value in KEYS.items()}
-    parameters |= {"variant": {"values": ["base", OTHER]}, "seed": {"values": SEEDS}}
-    grid = {"program": "p.py", "name": "grid", "method": "grid", "parameters": parameters}
-    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    little_text(folder / "text")
+    write_sweep(folder / "grid.yaml", KEYS | {"variant": ["base", OTHER], "seed": SEEDS})
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for row in ("base", OTHER):

@@ -20,9 +20,8 @@ import pytest
 import tiny_trials
 import torch
 import watching_component
-import yaml
 from forked import running
-from helpers import ROOT, little_text, wait_for
+from helpers import ROOT, little_text, wait_for, write_sweep
 
 from transformer_pl.config import KEYS
 from transformer_pl.config.levels import Level, resolve
@@ -103,7 +102,6 @@ def write_text(folder: Path, sentences: int) -> Path:
 
     In that, the first pair occurs twice, and the last one has a single English word for many in the other languages.
     """
-    folder.mkdir(parents=True)
     little_text(folder, sentences, 8, 6)
     for split in ("train", "val", "test"):
         (folder / f"{split}.fr").write_text((folder / f"{split}.de").read_text().upper())
@@ -366,22 +364,12 @@ OTHER_TESTS = {  # keys that other files test
 # Options: of `sweep` and `report`, on two rows with two seeds, and on a search, all of whose trials are finished
 
 
-def write_sweep(path: Path, text: Path, **more: Any) -> Path:
-    """A sweep file at the tiny sizes; what it has more than a grid of its own goes before that."""
-    fixed = {
-        key: {"value": value}
-        for key, value in (tiny_trials.TINY | {"data.path": str(text), "decode.alpha": 3.0}).items()
-    }
-    rows = {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [1, 2]}}
-    said = {"name": path.stem, "method": "grid"} | more
-    path.write_text(yaml.safe_dump(said | {"parameters": fixed | said.get("parameters", rows)}, sort_keys=False))
-    return path
-
-
 @pytest.fixture(scope="module")
 def rows(folder):
     """A sweep file, and the runs folder in which all of its trials are finished."""
-    path, runs = write_sweep(folder / "rows.yaml", folder / "text"), folder / "rows"
+    keys = tiny_trials.TINY | {"data.path": folder / "text", "decode.alpha": 3.0}
+    path = write_sweep(folder / "rows.yaml", keys | {"variant": ["base", "model.h=4"], "seed": [1, 2]})
+    runs = folder / "rows"
     found = read_sweep(path)
     with tiny_trials.in_a_command():
         for row in found.rows:

@@ -111,8 +111,7 @@ def workplace(tmp_path_factory):
     """The rows of `table3_A.yaml` with one seed at scale demo, trained for four steps."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
-    (folder / "text").mkdir()
-    little_text(folder / "text", 60, 8, 6)
+    little_text(folder / "text")
     for split in synthetic.SIZES:  # for sweeps/table4.yaml
         (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
@@ -123,8 +122,7 @@ def workplace(tmp_path_factory):
     (folder / "my_scale.yaml").write_text(template.replace("vocab_size: 4000", "vocab_size: 300"))  # the text is tiny
     slurm = example("yaml", "# slurm.yaml", ROOT / "transformer_pl" / "sweep" / "README.md")
     (folder / "slurm.yaml").write_text(slurm)
-    (folder / "texts" / "news").mkdir(parents=True)
-    little_text(folder / "texts" / "news", 60, 8, 6)
+    little_text(folder / "texts" / "news")
     for path in (folder / "texts" / "news").glob("*.de"):
         path.rename(path.with_suffix(".fr"))
     (folder / "my_ablation.py").write_text(example("python", "class NoPosition"))

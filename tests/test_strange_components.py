@@ -5,8 +5,7 @@ import os
 
 import forked
 import pytest
-import yaml
-from helpers import ROOT, command, little_text
+from helpers import ROOT, command, little_text, write_sweep
 from tiny_trials import TINY
 
 from transformer_pl.runtime.signals import component_code
@@ -44,11 +43,8 @@ def folder(tmp_path_factory):
     """A folder with a component, a sweep of it, and its trained trial."""
     folder = tmp_path_factory.mktemp("strange")
     (folder / "strange.py").write_text(STRANGE)
-    (folder / "text").mkdir()
-    little_text(folder / "text", 60, 8, 6)
-    parameters = {key: {"value": value} for key, value in keys(folder).items()}
-    grid = {"program": "p.py", "name": "grid", "method": "grid", "parameters": parameters}
-    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+    little_text(folder / "text")
+    write_sweep(folder / "grid.yaml", keys(folder))
     (folder / "sentences.txt").write_text("ba be\nbi\n")
     assert run(folder, "", "sweep", folder / "grid.yaml").returncode == 0
     return folder

@@ -58,8 +58,7 @@ def elsewhere(tmp_path):
         "from transformer_pl.model import PostNormResidual\n\n\nclass Mine(PostNormResidual):\n    pass\n"
     )
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    (tmp_path / "text").mkdir()
-    little_text(tmp_path / "text", 60, 8, 6)
+    little_text(tmp_path / "text")
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY | {"data.path": "text"}))
     return tmp_path
 

@@ -56,8 +56,7 @@ def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
     """
     text = runs.parent / "text"
     if "data.path" not in keys and not text.exists():
-        text.mkdir()
-        little_text(text, 60, 8, 6)
+        little_text(text)
     printed = TINY | {"data.path": text} | keys
     with in_a_command():
         code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items()), *options])

@@ -86,13 +86,6 @@ def test_the_command_that_a_message_names_finds_the_broken_property(check, tmp_p
     assert check(*shlex.split(command)) == 2
 
 
-def test_one_line_says_that_all_properties_hold(check, capsys):
-    assert check("stranger.Temperature", "start=2") == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("model.attention = stranger.Temperature, at scale demo ")
-    assert line.endswith(f": {len(CAUSES)} of {len(CAUSES)} properties hold")
-
-
 def test_each_property_that_does_not_hold_has_a_line(check, capsys):
     assert check("stranger.Temperature", "forgets=true", "model.h=2") == 2
     first, *lines = capsys.readouterr().out.splitlines()
@@ -157,14 +150,11 @@ def test_an_attention_that_lacks_an_argument_is_one():
         ([], "COMPONENT"),
         (["stranger.Odd"], "--slot"),
         (["torch.optim.SGD"], "optimizer"),
-        (["ablations.schedules.Cosine"], "schedule"),
-        (["ablations.byte_tokenizer.Bytes"], "tokenizer"),
         (["stranger.Odd", "--slot", "fnn"], "fnn"),
         (["stranger.Odd", "--slot", "ffn"], "model.ffn = stranger.Odd"),
         (["stranger.Temperature", "2"], "2"),
         (["stranger.Temperature", "begin=2"], "begin = 2"),
         (["stranger.Excused", "model.h=3"], r"model\.h = 3"),
-        (["stranger.Excused", "--scale", "demmo"], "demmo"),
         (["nowhere.Odd"], "nowhere"),
     ],
 )

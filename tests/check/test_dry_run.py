@@ -71,16 +71,6 @@ class AuxiliaryOfLogits(SharedEmbedding):
         return logits
 
 
-class NoConstructor(nn.Module):
-    def forward(self, x):
-        return x
-
-
-class NoStart(ScaledDotProductAttention):
-    def forward(self, Q, K, V, mask):
-        return V
-
-
 class NoFinalNorm(FeedForward):
     def forward(self, x, sublayer):
         return x + sublayer(x)
@@ -104,10 +94,7 @@ class NoForward(nn.Module):
         ("embedding.NoLogits", None),
         ("embedding.Flat", None),
         ("embedding.AuxiliaryOfLogits", None),
-        ("ffn.NoConstructor", None),
-        ("attention.NoStart", None),
         ("residual.NoFinalNorm", None),
-        ("embedding.NoFinalNorm", None),
         ("ffn.NoForward", None),
     ],
 )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import tiny_trials
-import yaml
+from helpers import write_sweep
 
 from transformer_pl.check.run import check_model, check_models
 from transformer_pl.config.levels import Level, resolve
@@ -107,18 +107,11 @@ def test_a_plan_refuses_a_component_that_breaks_a_property(module, tmp_path, met
     """In a search each choice is checked."""
     module(OWN)
     values = ["transformer_pl.model.FeedForward", "stranger.LooksAhead"]
-    parameters = {"model.ffn": {"values": values}} | {key: {"value": value} for key, value in TINY.items()}
-    content = {"method": method, "parameters": parameters, "metric": {"name": "val/bleu", "goal": "maximize"}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(content | ({"run_cap": 2} if method == "random" else {})))
+    more = {"method": method, "metric": {"name": "val/bleu", "goal": "maximize"}}
+    more |= {"run_cap": 2} if method == "random" else {}
+    write_sweep(tmp_path / "own.yaml", TINY | {"model.ffn": values}, **more)
     with tiny_trials.in_a_command(), pytest.raises(InputError, match="the_future_is_hidden"):
         sweep([str(tmp_path / "own.yaml"), "--plan", f"--runs={tmp_path / 'runs'}"])
-
-
-def test_train_refuses_a_component_that_breaks_a_property(module, tmp_path):
-    module(OWN)
-    with pytest.raises(InputError, match="the_future_is_hidden"):
-        tiny_trials.train(tmp_path / "runs", {"model.ffn": "stranger.LooksAhead"})
-    assert not list((tmp_path / "runs" / "trials").iterdir())
 
 
 def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):

@@ -226,10 +226,6 @@ def test_the_files_of_a_class_stay_with_its_trial(ideas, tmp_path):
         assert files.keys() == ideas.keys()
         assert all(files[name].read_text() == text for name, (_, text) in ideas.items())
         (kept / "old.py").write_text("")
-    kept.rename(tmp_path / "elsewhere")
-    kept.symlink_to(tmp_path / "elsewhere")
-    keep_sources([Component(path="stranger.Plain")], kept)  # and not in the place of what a link leads to
-    assert not kept.is_symlink() and (tmp_path / "elsewhere" / "old.py").exists()
 
 
 def test_code_is_what_is_written_and_not_what_is_loaded(module):

@@ -58,11 +58,6 @@ def given(name, /, **options):
 # Import paths
 
 
-def test_a_class_is_found_where_it_lives(module):
-    module(MODULE, "strange.nested.rooms")
-    assert components.import_component("strange.nested.rooms.Plain").__module__ == "strange.nested.rooms"
-
-
 @pytest.mark.parametrize("path", ["Part", "./part.py", "a..Part", "part.", "nowhere.at.all.Part", "ablations.no.Part"])
 def test_a_path_that_names_no_class(path):
     assert refused(path).startswith(f"{path}: ")

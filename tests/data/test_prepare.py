@@ -87,12 +87,6 @@ def test_the_id_depends_on_the_text_and_the_tokenizer_settings():
 # Once, whatever happens
 
 
-def test_a_corpus_is_prepared_once(prepared, tmp_path):
-    again = prepare(DATA, tmp_path, in_memory(read=pytest.fail))
-    assert again.folder == prepared.folder == tmp_path / "data" / fingerprint_id(DATA, in_memory())
-    assert list((tmp_path / "data").iterdir()) == [prepared.folder]
-
-
 def test_of_processes_at_the_same_time_one_works_and_the_others_wait(tmp_path):
     reads, begun, waiting = [], Event(), Event()
 

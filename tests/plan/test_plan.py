@@ -141,11 +141,6 @@ def test_a_row_shows_the_sizes_that_differ_from_base(tmp_path):
     assert not any("→" in line for line in printed(tmp_path, UNBROKEN, content))
 
 
-def test_a_row_shows_how_deep_its_stacks_are_where_they_differ(tmp_path):
-    rows = {line.split()[0]: line for line in printed(tmp_path, UNBROKEN, read_sweep(ROOT / "sweeps" / "depth.yaml"))}
-    assert " N_encoder=10 → 5, N_decoder=2 → 1  " in rows["N_encoder=10"]
-
-
 def test_in_a_narrow_terminal_every_word_is_whole(tmp_path):
     wide, narrow = (printed(tmp_path, width, TABLE3) for width in (UNBROKEN, 80))
     assert max(map(len, narrow)) <= 80 and not any("…" in line for line in narrow)
@@ -169,12 +164,6 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     assert any("about 13:30" in line for line in lines)
     assert any("about 3:22" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=4))
     assert any("about 1:30" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=20))
-
-
-def test_a_warm_up_that_outlasts_the_training_is_told(tmp_path):
-    warmup = read_sweep(ROOT / "sweeps" / "table3_A.yaml", sets={"optim.warmup": "30000"})
-    told = [[line for line in printed(tmp_path, UNBROKEN, one) if "optim.warmup" in line] for one in (TABLE3_A, warmup)]
-    assert not told[0] and "h=1, h=4, base, h=16, h=32" in told[1][0]
 
 
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):

@@ -20,7 +20,6 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import cells
 from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
-from transformer_pl.report.notes import change_note
 from transformer_pl.report.page import page_columns
 from transformer_pl.report.published import paper_table, read_published
 from transformer_pl.report.rows import RowResults, TableRow, mean, read_row
@@ -214,14 +213,6 @@ def test_unmeasured_values_are_never_numbers():
 # --- Notes
 
 
-@pytest.mark.parametrize("state", ["new", "failed", "diverged", None])
-def test_a_table_without_a_result_of_base_says_so(state):
-    base = [] if state is None else [row(config(), None, state=state)]
-    others = [row(config(model__h=h), 60.0 + h) for h in (1, 2)]
-    assert "no differences" in said(build_table([*base, *others], config()))
-    assert "no differences" not in said(build_table(others[:1], config()))
-
-
 def test_the_first_note_says_how_the_rows_were_trained():
     c = config("multi30k", model__N=10)
     note = build_table([row(c, 60.0)], c).notes[0]  # the paper has no such row
@@ -230,21 +221,6 @@ def test_the_first_note_says_how_the_rows_were_trained():
     assert f"last {c.decode.average} checkpoints" in note and "other" not in note
     few = config("multi30k", optim__max_steps=1000)  # three validations: at steps 425 and 850, and at the end
     assert "last 3 checkpoints" in build_table([row(few, 60.0)], few).notes[0]
-
-
-@pytest.mark.parametrize(
-    ("scale", "keys", "other"),
-    [
-        ("demo", {}, "data and sizes"),
-        ("wmt14", {"model__width": 0.5}, "sizes"),
-        ("wmt14-fr", {"data__hub": "bentrevett/multi30k"}, "data"),
-        ("wmt14", {}, None),
-    ],
-)
-def test_a_note_says_what_the_paper_has_otherwise(scale, keys, other):
-    rows = [row(config(scale, **keys), 60.0), row(config(scale, **keys, model__h=1), 60.0)]
-    note = build_table(rows, rows[0].config, shown=True).notes[0]
-    assert f"other {other}:" in note if other else "other" not in note
 
 
 def test_a_table_that_has_everything_to_say_says_it_in_four_notes():
@@ -330,18 +306,6 @@ def test_significant_differences_are_marked():
     assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
 
 
-@pytest.mark.parametrize(("seeds", "others"), [(1, 2), (3, 2), (3, 1)])
-def test_a_note_names_the_test(seeds, others):
-    note = said(build_table(measured([0.0, 0.3, 0.0][: others + 1], seeds), config()))
-    assert "t-test" in note and f"{others} row" in note and ("other seeds:" in note) == (seeds == 1)
-
-
-def test_a_first_table_ends_with_three_lines():
-    rows = ended(measured([0.0, 0.3, 0.0, 0.1, 0.0]), *[FLAT] * 5)
-    table = build_table(rows, config())
-    assert len(table.notes) == 3 and sum(map(len, table.notes)) < 700
-
-
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
     rows = measured([0.0, 0.3])
     for result in rows[0].results:
@@ -353,15 +317,6 @@ def test_nothing_is_compared_with_a_base_that_has_learned_nothing():
     rows = measured([0.3, 0.0])  # a row below 1 is compared with a base above it
     rows[1].results[0].metrics["val/bleu"] = 0.9
     assert column(build_table(rows, config()), "p")[1]
-
-
-def test_a_row_with_one_seed_beside_several_cannot_be_tested():
-    rows = measured([0.0, 0.3, 0.0])
-    states, sentences = ["done", "new", "new"], rows[1].sentences[:1]
-    rows[1] = rows[1]._replace(results=[*rows[1].results[:1], None, None], states=states, sentences=sentences)
-    table = build_table(rows, config())
-    assert column(table, "p")[1] == "" and not column(table, "Δ BLEU")[1].endswith("*") and column(table, "p")[2]
-    assert "1 row cannot be tested" in said(table)
 
 
 def estimate(value, low, high):
@@ -455,40 +410,10 @@ def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
     assert float(most) > 2 * float(least) and f" {least} to {most}, " in table.summary
 
 
-def test_the_summary_says_of_how_many_seeds_it_is():
-    """Of the rows that are tested; one seed has no power to find what other seeds would show."""
-    three, two = measured([0.0] * 4), measured([0.0] * 4, seeds=2)
-    unlike = build_table([*three[:2], two[2], measured([0.0] * 4, seeds=1)[3]], config())
-    assert (
-        unlike.summary.startswith("None of the 2 tested rows") and "with 2 to 3 seeds; a difference" in unlike.summary
-    )
-    one = build_table(measured([0.0, 0.3, 0.0], seeds=1), config())
-    assert " higher than base" in one.summary and "80" not in one.summary and "other seeds" in one.summary
-
-
 def test_the_summary_says_what_a_row_that_is_set_apart_could_have_shown():
     table = build_table([*measured([0.0] * 6), measured([0.0] * 7, spread=1.0)[6]], config())
     *others, wild = map(float, column(table, "detectable Δ")[1:])
     assert wild > 5 * max(others) and f"{max(others)} would" in table.summary and f" {wild} in " in table.summary
-
-
-PLANNED = {"rows": ["base", "h=1"], "seeds": [1, 2], "metric": ["val/bleu"]}
-
-
-@pytest.mark.parametrize(
-    ("now", "words"),
-    [
-        (PLANNED, []),
-        (PLANNED | {"seeds": [1, 2, 3, 4]}, ["added seeds: 3, 4"]),
-        (PLANNED | {"rows": ["base", "h=4"]}, ["added rows: h=4", "left out rows: h=1"]),
-        (PLANNED | {"metric": ["val/f1"]}, ["added metric: val/f1"]),
-    ],
-    ids=str,
-)
-def test_a_table_says_what_was_changed_after_its_training_had_started(now, words):
-    note = change_note(PLANNED, now)
-    assert bool(note) == bool(words) and all(word in note for word in words) and change_note(None, now) == ""
-    assert ("significant" in note) == ("added seeds: 3, 4" in words)  # which alone find what is not there
 
 
 # --- Beside the paper

@@ -1,7 +1,6 @@
 """The notes under a table: how far it stands in the paper's order, and what its summary says."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +8,9 @@ from helpers import a_result
 from scipy.stats import rankdata
 
 from transformer_pl.config import Config
-from transformer_pl.report.moderation import SeedVariance
-from transformer_pl.report.notes import summary, table_notes
+from transformer_pl.report.notes import table_notes
 from transformer_pl.report.published import PublishedRow, read_published
 from transformer_pl.report.rows import RowResults, TableRow
-from transformer_pl.report.statistics import Estimate, RowComparison
 
 PAPER = read_published()
 
@@ -50,12 +47,3 @@ def test_the_order_has_the_interval_of_bonett_and_wright():
     ends = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.959964 * np.sqrt((1 + r**2 / 2) / 9))
     found = [float(number) for number in re.findall(r"[+-]\d\.\d\d", order_note(rows))]
     assert found == pytest.approx([r, *ends], abs=0.0051)
-
-
-def test_no_end_of_an_interval_looks_like_zero_in_the_sentence_of_a_table():
-    """It is written in as many digits as in the table's cells."""
-    difference = Estimate(-1.6, (SeedVariance(0.5, 4.0), SeedVariance(0.01, 4.0)), 0.0, 8.0)
-    difference = difference._replace(value=0.01 - difference.half_width(difference.level) - 0.02)
-    row = replace(table_row([8, 9]), score=RowComparison(difference, difference, 0.04))
-    low, high = re.findall(r"95 %: ([\d.]+) to ([\d.]+)", summary([row]))[0]
-    assert 0 < float(low) < 0.05 < float(high)

@@ -60,15 +60,6 @@ def test_a_child_runs_a_module_as_python_does(tmp_path, monkeypatch):
     ]
 
 
-def test_a_child_prints_behind_no_link(tmp_path, monkeypatch):
-    (tmp_path / "child.py").write_text(CHILD)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere").write_text("mine")
-    children.start_module("child", ["0"], {"GIVEN": "a value"}, tmp_path / "log").join(60)
-    assert (tmp_path / "elsewhere").read_text() == "mine" and "a value" in (tmp_path / "log").read_text()
-
-
 COMMANDS = {
     "sweep": ["sweep", "smoke"],
     "train": ["train", "--model.width=1/16", "--model.depth=1/6", "--model.position=ablations.no_position.NoPosition"],

@@ -9,8 +9,7 @@ import lightning as L
 import pytest
 import tiny_trials
 import torch
-import yaml
-from helpers import command, little_text
+from helpers import command, little_text, write_sweep
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime import machine
@@ -43,13 +42,9 @@ def test_gpus_are_counted_as_torch_counts_them():
 
 
 LIMITS = [  # what the control groups of both versions say, and how many cores that is
-    ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000\n"}, 2),
     ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
-    ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 1),
     ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "350000 100000", "sys/fs/cgroup/cpu.max": "max 9"}, 4),
     ({"sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "150000\n", "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n"}, 2),
-    ({"sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "-1\n", "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n"}, None),
-    ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 1),
 ]
 
 
@@ -67,12 +62,8 @@ def test_a_container_has_as_many_cores_as_it_has_time_for(tmp_path, files, cores
     [
         ({}, 0, "cpu"),
         ({}, 1, "cuda"),
-        ({"precision": "bf16-mixed"}, 0, "cpu"),
-        ({"precision": "16-mixed"}, 1, "cuda"),
         ({"accelerator": "cpu"}, 1, "cpu"),
         ({"accelerator": "gpu"}, 1, "cuda"),
-        ({"devices": 2}, 0, "cpu"),
-        ({"devices": 2}, 2, "cuda"),
         ({"devices": 8, "accelerator": "cpu"}, 1, "cpu"),
     ],
     ids=str,
@@ -84,14 +75,12 @@ def test_a_trial_is_trained_on_gpus_where_there_are_some(keys, gpus, expected):
 @pytest.mark.parametrize(
     ("keys", "gpus", "named"),
     [
-        ({"precision": "16-mixed"}, 0, ["trainer.precision = 16-mixed"]),
         (
             {"accelerator": "gpu", "precision": "16-mixed"},
             0,
             ["trainer.accelerator = gpu", "trainer.precision = 16-mixed"],
         ),
         ({"devices": 8}, 2, ["trainer.devices = 8"]),
-        ({"devices": 2, "accelerator": "gpu"}, 1, ["trainer.devices = 2"]),
     ],
     ids=str,
 )
@@ -121,7 +110,7 @@ class Driver:
         major._obj.value = self.majors[gpu.value - 1]
 
 
-@pytest.mark.parametrize(("majors", "enough"), [([7], False), ([7, 6], False), ([7, 9], True), ([8], True), ([], True)])
+@pytest.mark.parametrize(("majors", "enough"), [([7, 6], False), ([7, 9], True), ([], True)])
 def test_bfloat16_needs_a_gpu_that_has_it(monkeypatch, majors, enough):
     """A T4's capability is 7.5."""
     monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: Driver(*majors))
@@ -193,7 +182,6 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "LOCAL_RANK": "1", "WORLD_S
     ("environment", "keys", "rank"),
     [
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}, {}, None),
-        ({"LOCAL_RANK": "0"}, {"devices": 2}, None),
         ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, {"devices": 2}, None),  # of sbatch, without a step
         (STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, {"devices": 2}, None),
         (STEP, {}, None),  # independent trials
@@ -201,7 +189,6 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "LOCAL_RANK": "1", "WORLD_S
         (STEP, {"devices": 4}, "refused"),
         (TORCHRUN, {"devices": 2, "num_nodes": 2}, "3"),
         (TORCHRUN, {"devices": 2}, "refused"),
-        (TORCHRUN, {}, "refused"),
         (TORCHRUN | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "RANK": "0"}, {"devices": 2}, None),
     ],
     ids=str,
@@ -222,10 +209,9 @@ def test_a_rank_is_believed_where_a_launcher_has_started_as_many_processes_as_ar
 @pytest.mark.slow  # two processes
 def test_a_rank_that_is_only_in_the_environment_changes_nothing(tmp_path):
     """Neither of a trial nor of a sweep, whose trials have two processes each."""
-    text = little_text(tmp_path, 60, 8, 6)
+    text = little_text(tmp_path)
     keys = tiny_trials.TINY | {"data.path": str(text), "trainer.devices": 2, "trainer.accelerator": "cpu"}
-    sweep = {"name": "ranks", "method": "grid", "parameters": {key: {"value": value} for key, value in keys.items()}}
-    (tmp_path / "ranks.yaml").write_text(yaml.safe_dump(sweep))
+    write_sweep(tmp_path / "ranks.yaml", keys)
     alone = [f"--{key}={value}" for key, value in (keys | {"trainer.devices": 1}).items()]
     ranks = {"RANK": "1", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "MASTER_PORT": "1"}
     for number, words in enumerate((["train", *alone], ["sweep", tmp_path / "ranks.yaml"])):

@@ -43,14 +43,10 @@ def test_distributions_are_those_of_wandb(parameter):
         {"min": "a", "max": "b"},
         {"min": 0.1, "max": float("inf")},
         {"min": 0, "max": 10**400},
-        {"min": 0, "max": 10, "q": 0},
         {"min": 0, "max": 1, "q": 0.5, "distribution": "int_uniform"},
-        {"min": 1.9, "max": 4000.7, "distribution": "int_uniform"},
         {"min": 0.5, "max": 1.0, "q": 0.1, "distribution": "uniform"},
         {"min": 0.5, "max": 1.0, "q": 0.1, "distribution": "log_uniform_values"},
         {"values": [8, 4], "min": 1, "max": 3},
-        {"values": [8, 4], "q": 2},
-        {"values": [8, 4], "distribution": "constant"},
         {"value": 8, "values": [8, 4]},
         {"value": 8, "distribution": "uniform"},
         {"min": True, "max": 3},
@@ -78,27 +74,22 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
     [
         ({"seeds": ["1", "2"]}, "--seeds 1,2"),
         ({"metric": None}, "metric: "),
-        ({"metric": {"goal": "minimize"}}, "metric.name = None"),
         ({"metric": {"name": "val/bleu"}}, "metric.goal = minimize"),
         ({"metric": {"name": "val/blue", "goal": "maximize"}}, "did you mean val/bleu"),
         (PARSING | {"metric": {"name": "val/bleu", "goal": "maximize"}}, "val/bleu"),
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.val_sample"),
         ({"run_cap": True}, "run_cap = True"),
         ({"early_terminate": {"type": "hyperband", "max_iter": 9}}, "early_terminate.min_iter = None"),
-        ({"early_terminate": {"type": "hyperband", "min_iter": 1, "s": 2}}, "early_terminate.s = 2"),
         ({"metric": {"name": "val/ppl", "goal": "minimize", "target": 5}}, "metric.target = 5"),
         ({"space": {}}, "parameters"),
         ({"space": {"scale": {"values": ["demo", "multi30k"]}}}, "parameters.scale"),
         ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must have 8"),
         ({"space": {"model.p_drop": {"min": 0.2, "max": 0.4}}}, "parameters.model.p_drop: must have 0.1"),
         ({"space": {"model.h": {"values": [8, [4]]}}}, "parameters.model.h"),
-        ({"space": {"variant": {"values": ["base", "model.hh=3"]}}}, "model.hh = 3"),
         ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3"),
         ({"space": {"model.d_ff": {"min": 64, "max": 4096.0}}}, "parameters.model.d_ff"),
-        ({"space": {"model.d_k": {"min": 16.0, "max": 64.0}}}, "parameters.model.d_k"),
         ({"space": {"data.path": {"values": [None, "x"]}}}, "parameters.data.path"),
         ({"method": "custom", "scheduler": "optuna"}, "scheduler = optuna"),
-        ({"name": "../up"}, "name = '../up'"),
         ({"sets": {"seed": "5"}}, "seed = 5"),
         ({"sets": {"model.h": "4"}}, "--set model.h=4"),
     ],
@@ -123,12 +114,9 @@ def test_the_options_of_every_slot_can_be_drawn():
 @pytest.mark.parametrize(
     "words",
     [
-        ["tpe", "n_startup_trials=five"],
         ["tpe", "n_startup_trials=-1", "n_ei_candidates=0"],
         ["tpe", "startup=5"],
-        ["gp", "seed=soon"],
         ["nsga-ii", "population_size=1"],
-        ["cma-es", "sigma0=wide"],
         ["random", "seed=-1"],
     ],
     ids=str,
@@ -147,13 +135,8 @@ def test_a_sampler_that_can_draw_is_not_refused(name):
 
 def test_a_pruner_that_cannot_prune_is_refused_by_the_plan():
     search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
-    for words in (
-        ["median", "n_startup_trials=few"],
-        ["hyperband", "max_resource=soon"],
-        ["halving", "min_resource=0"],
-    ):
-        with pytest.raises(InputError):
-            check_drawing(search, sampler(search, None), pruner(search, words))
+    with pytest.raises(InputError):
+        check_drawing(search, sampler(search, None), pruner(search, ["median", "n_startup_trials=few"]))
 
 
 @pytest.mark.parametrize("window", [{"min": 4, "max": 32}, {"values": [8, 16]}], ids=str)
@@ -194,7 +177,6 @@ def test_a_range_has_its_ends_and_its_step(parameter, low, high, step):
     [
         (["nope"], "tpe"),
         (["tpe", "bogus=1"], "bogus"),
-        (["tpe", "seed"], "seed"),
         (["tpe", "seed=1", "seed=2"], "seed=2"),
     ],
 )

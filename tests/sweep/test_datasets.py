@@ -18,8 +18,7 @@ from transformer_pl.task import open_corpus
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "text").mkdir()
-    return little_text(tmp_path / "text", 60, 8, 6)
+    return little_text(tmp_path / "text")
 
 
 @pytest.fixture
@@ -30,18 +29,6 @@ def console():
 def lines(folder, console, runs, **keys):
     data = Data(**{"path": str(folder), "vocab_size": 300} | keys)
     return survey_datasets([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console)
-
-
-def test_a_plan_says_how_large_a_dataset_is(folder, console, tmp_path):
-    (line,) = lines(folder, console, tmp_path)
-    assert str(folder) in line and "60 training pairs, 8 for validation, 6 for test" in line
-    assert not (tmp_path / "data").exists()
-
-
-def test_pairs_with_an_empty_sentence_are_counted(folder, console, tmp_path):
-    english = (folder / "train.en").read_text().split("\n", 2)
-    (folder / "train.en").write_text("\n".join(["", "", english[2]]))
-    assert "58 training pairs (2 are left out)" in lines(folder, console, tmp_path)[0]
 
 
 def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, tmp_path):

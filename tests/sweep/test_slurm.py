@@ -14,6 +14,7 @@ from helpers import ROOT, wait_for
 from tests.search.searches import DROPOUT, search_file, study_folder
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.options import read_options
 from transformer_pl.sweep.slurm import array_script
 from transformer_pl.sweep.slurm import read_options as read_slurm_options
@@ -66,10 +67,8 @@ def test_the_plan_shows_the_script_and_submits_nothing(tmp_path):
 )
 def test_what_is_no_option_of_sbatch_is_refused(tmp_path, options, named):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(options))
-    words = ["--launcher", "slurm", "--slurm", tmp_path / "slurm.yaml", "--runs", tmp_path / "r", "--plan"]
-    done = command("sweep", small_grid(tmp_path / "grid"), *words)
-    (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and named in line and "#SBATCH" not in done.stdout and not (tmp_path / "r").exists()
+    with pytest.raises(InputError, match=named):
+        array_script(tmp_path, read_slurm_options(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
 
 
 def test_a_folder_whose_name_has_several_lines_is_refused(tmp_path):

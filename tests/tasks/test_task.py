@@ -4,9 +4,8 @@ import csv
 
 import pytest
 import tiny_trials
-import yaml
 from copying_task import Copying
-from helpers import ROOT
+from helpers import ROOT, write_sweep
 
 from transformer_pl.config import Config, Data
 from transformer_pl.data.prepare import fingerprint_id
@@ -21,12 +20,6 @@ from transformer_pl.trials.trial import Trial
 KEYS = tiny_trials.TINY | {"data.task": "copying_task.Copying", "data.vocab_size": 275, "trainer.val_sample": 3}
 
 
-def sweep_file(path, keys, **parameters):
-    values = {key: {"value": value} for key, value in keys.items()}
-    path.write_text(yaml.safe_dump({"name": path.stem, "method": "grid", "parameters": values | parameters}))
-    return path
-
-
 def trained(runs, keys):
     with tiny_trials.in_a_command():
         assert train.main([f"--runs={runs}", *(f"--{key}={value}" for key, value in keys.items())]) == 0
@@ -36,7 +29,7 @@ def trained(runs, keys):
 def folder(tmp_path_factory):
     """A sweep of the third task, with two rows of two seeds, trained."""
     folder = tmp_path_factory.mktemp("task")
-    sweep_file(folder / "copying.yaml", KEYS, **{"model.h": {"values": [8, 4]}, "seed": {"values": [1, 2]}})
+    write_sweep(folder / "copying.yaml", KEYS | {"model.h": [8, 4], "seed": [1, 2]})
     for h in (8, 4):
         for seed in (1, 2):
             trained(folder / "runs", KEYS | {"model.h": h, "seed": seed})
@@ -191,7 +184,7 @@ def test_a_corpus_that_cannot_be_used_is_one_message_that_names_the_task(module,
         f"class Own(Copying):\n    def corpus(self, data):\n        {body}\n"
     )
     keys = KEYS | {"data.task": "stranger.Own"}
-    path = sweep_file(tmp_path / "own.yaml", keys, **{"model.h": {"values": [8, 4]}})
+    path = write_sweep(tmp_path / "own.yaml", keys | {"model.h": [8, 4]})
     with pytest.raises(InputError) as caught, tiny_trials.in_a_command():
         sweep.main([str(path), f"--runs={tmp_path / 'runs'}", "--plan"])
     assert file.exists() and all("data.task = stranger.Own" in message for message in caught.value.messages)
@@ -199,7 +192,7 @@ def test_a_corpus_that_cannot_be_used_is_one_message_that_names_the_task(module,
 
 def test_a_sweep_has_one_task(tmp_path):
     tasks = ["transformer_pl.tasks.translation.Translation", "transformer_pl.tasks.parsing.Parsing"]
-    path = sweep_file(tmp_path / "two.yaml", {}, **{"data.task": {"values": tasks}})
+    path = write_sweep(tmp_path / "two.yaml", {"data.task": tasks})
     with pytest.raises(InputError, match=r"two\.yaml: .*data\.task = \S+Parsing"):
         sweep.main([str(path), "--plan", f"--runs={tmp_path / 'runs'}"])
 

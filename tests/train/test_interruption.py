@@ -57,7 +57,6 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize(
     ("signum", "when"),
     [
-        pytest.param(signal.SIGKILL, "checkpoints/last.ckpt", id="killed"),
         pytest.param(signal.SIGTERM, "checkpoints/last.ckpt", id="asked to stop", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, "checkpoints/last.ckpt", id="Ctrl-C"),
         pytest.param(signal.SIGHUP, "checkpoints/last.ckpt", id="terminal closed", marks=pytest.mark.slow),

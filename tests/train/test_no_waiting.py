@@ -88,7 +88,7 @@ def test_two_processes_ask_each_other_nothing_between_log_lines(strategy, tmp_pa
     (tmp_path / "counting.py").write_text(COUNTING)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     keys = TINY | {"optim.max_steps": 12, "trainer.val_every": 12, "trainer.log_every": 5, "decode.beam": 1}
-    keys |= {"trainer.checkpoint_minutes": 0, "data.path": little_text(tmp_path, 60, 8, 6)}
+    keys |= {"trainer.checkpoint_minutes": 0, "data.path": little_text(tmp_path)}
     keys |= {"trainer.devices": 2, "trainer.accelerator": "cpu", "trainer.strategy": strategy}
     keys |= {"trainer.callbacks": '["counting.Counting"]'}
     words = [f"--runs={tmp_path / 'runs'}", *(f"--{key}={value}" for key, value in keys.items())]

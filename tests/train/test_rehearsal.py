@@ -342,7 +342,7 @@ NOT_CONTINUED = [
 def rows(module, tmp_path):
     """Make the config of a row on a little text."""
     module(OWN)
-    text = {"data.path": str(little_text(tmp_path, 60, 8, 6))}
+    text = {"data.path": str(little_text(tmp_path))}
 
     def row(keys):
         small = tiny_trials.TINY | {"optim.max_steps": 40, "trainer.val_every": 10, "trainer.log_every": 5}

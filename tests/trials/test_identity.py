@@ -174,9 +174,7 @@ def test_the_order_in_which_things_are_said_does_not_count():
     [
         ({}, "base"),
         ({"seed": 5}, "base"),
-        ({"trainer.devices": 4, "trainer.accumulate": 2}, "base"),
         ({"trainer.devices": 4, "trainer.precision": "bf16-mixed"}, "precision=bf16-mixed"),
-        ({"model.h": 4}, "h=4"),
         ({"model.h": 1, "model.p_drop": "0.0"}, "h=1 p_drop=0.0"),
         ({"model.N": 2, "model.position": "mine.deep.LearnedPosition"}, "N=2 position=LearnedPosition"),
         (LOCAL, "attention=Local attention.window=4"),

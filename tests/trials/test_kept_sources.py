@@ -19,7 +19,6 @@ ROW = "model.ffn=mine.Sign"
 def trained(tmp_path_factory):
     """A folder with mine.py, and a trial that was trained with it."""
     folder = tmp_path_factory.mktemp("kept")
-    (folder / "text").mkdir()
     little_text(folder / "text", 300, 8, 6)
     (folder / "mine.py").write_text("from transformer_pl.model import FeedForward\n\n\n" + SIGN)
     learns = {"data.path": str(folder / "text"), "optim.max_steps": 40, "trainer.val_every": 20}

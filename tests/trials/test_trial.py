@@ -251,15 +251,6 @@ def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
     assert trial.folder.is_symlink() and "val/bleu" in (elsewhere / "log.txt").read_text()
 
 
-def test_the_loss_of_a_set_is_that_of_its_sentences(tmp_path):
-    _, trial = train(tmp_path / "runs", {})
-    metrics, found = trial.result().metrics, {}
-    for split in ("val", "test"):
-        nats, tokens = trial.sentences(split, BLEU)[:, -2:].sum(0)
-        found |= {f"{split}/loss": nats / tokens, f"{split}/ppl": math.exp(nats / tokens)}
-    assert {name: metrics[name] for name in found} == pytest.approx(found)
-
-
 def test_a_trial_that_is_trained_again_has_no_result_until_that_has_ended(tmp_path):
     runs, options = tmp_path / "runs", {"fails_once": str(tmp_path / "failed"), "of": 4, "in_identity": False}
     fails = {"stopping_callback.StopAt": options}

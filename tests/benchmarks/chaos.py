@@ -1,6 +1,6 @@
 """Sweeps whose commands and trials are killed and stopped at random moments, compared with the same sweep in calm.
 
-    python tests/chaos.py --sweeps 20 --commands 3 --signals 15 --seed 1
+    python tests/benchmarks/chaos.py --sweeps 20 --commands 3 --signals 15 --seed 1
 
 Each sweep has a runs folder of its own, which several commands share. A command that a signal has ended is started
 again. At the end, results.csv must be equal to that of the calm sweep, byte for byte, and no process may be left. The
@@ -20,8 +20,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-import yaml
-from helpers import ROOT, Process, descendants, little_text, processes, wait_for
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from helpers import ROOT, Process, descendants, little_text, processes, wait_for, write_sweep
 from tiny_trials import TINY, outcome, same
 
 from transformer_pl.trials.trial import Trial
@@ -33,13 +33,10 @@ GONE_S = 60.0  # in which all processes must end after the sweep
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def write_sweep(folder: Path) -> Path:
+def chaos_sweep(folder: Path) -> Path:
     """A sweep file of small trials, and their text."""
-    keys = {"scale": "demo"} | TINY | {"data.path": str(little_text(folder, 60, 8, 6))} | KEYS
-    parameters = {key: {"value": value} for key, value in keys.items()} | {"variant": {"values": ROWS}}
-    path = folder / "chaos.yaml"
-    path.write_text(yaml.safe_dump({"name": "chaos", "method": "grid", "parameters": parameters}))
-    return path
+    keys = {"scale": "demo"} | TINY | {"data.path": str(little_text(folder))} | KEYS
+    return write_sweep(folder / "chaos.yaml", keys | {"variant": ROWS})
 
 
 def start(file: Path, runs: Path) -> subprocess.Popen:
@@ -98,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     folder = Path(tempfile.mkdtemp(prefix="chaos"))
-    file, began, sent = write_sweep(folder), time.monotonic(), Counter[str]()
+    file, began, sent = chaos_sweep(folder), time.monotonic(), Counter[str]()
     storm(file, folder / "calm", 1, 0, 0, random.Random())
     calm_s = time.monotonic() - began
     (expected,) = (folder / "calm").glob("sweeps/*/results.csv")

@@ -1,7 +1,7 @@
-"""How many small errors the tests notice: fault-injection tests, by hand. README.md has the figures.
+"""How many small errors the tests notice: fault-injection tests, by hand. tests/README.md has the figures.
 
-    python tests/mutation.py                        25 mutants of each module in TESTS
-    python tests/mutation.py model/loss.py --mutants 60   of some modules
+    python tests/benchmarks/mutation.py                                25 mutants of each module in TESTS
+    python tests/benchmarks/mutation.py model/loss.py --mutants 60   of some modules
 
 cosmic-ray changes one operator, number, condition, loop or decorator at a time. After each change the tests of the
 module run until one fails. They run in a copy of the project, in forks of a process that has imported the libraries,
@@ -33,7 +33,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from scipy.stats import binomtest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests that are to notice
     "model/transformer.py": "tests/model/test_model.py tests/test_fidelity.py tests/model/test_what_components_know.py "
     "-k 'not told and not trained_on and not an_auxiliary'",
