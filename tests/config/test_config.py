@@ -10,7 +10,17 @@ from pydantic import ValidationError
 
 from transformer_pl.config import COMPONENTS, KEYS, Config, effective_sizes, nominal_sizes, sizes
 from transformer_pl.config.help import SYNONYMS, help_text
-from transformer_pl.config.levels import SCALES, Level, merge, parse_variant, read_pairs, resolve, scale_level
+from transformer_pl.config.levels import (
+    SCALES,
+    Level,
+    Measured,
+    merge,
+    parse_variant,
+    read_pairs,
+    resolve,
+    scale_level,
+    scale_measured,
+)
 from transformer_pl.config.types import as_word
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_yaml
@@ -461,6 +471,17 @@ def test_a_scale_of_ones_own_is_a_path(tmp_path):
         with pytest.raises(InputError, match=scale):
             scale_level(scale)
     assert "--scale" in mistakes({"scale": "small"})[0]
+
+
+def test_a_scale_states_what_was_measured_with_it(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("optim.max_steps: 50\nmeasured: {spread: 0.5, seconds: 60, processor: mine}\n")
+    assert scale_measured(str(path)) == Measured(spread=0.5, seconds=60, processor="mine")
+    assert scale_level(str(path)).values == {"optim.max_steps": 50}
+    for wrong in ("{spread: 0}", "{seconds: fast}", "{minutes: 1}", "3"):
+        path.write_text(f"measured: {wrong}\n")
+        with pytest.raises(InputError, match=r"mine\.yaml: measured"):
+            scale_measured(str(path))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

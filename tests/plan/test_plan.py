@@ -10,7 +10,8 @@ from grids import small_grid
 from helpers import ROOT, a_result
 from rich.console import Console
 
-from transformer_pl.config import effective_sizes
+from transformer_pl.config import Component, effective_sizes
+from transformer_pl.config.levels import scale_measured
 from transformer_pl.plan.options import TableOptions, sweep_folder
 from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
@@ -21,6 +22,7 @@ from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.trial import trial_folder
 from transformer_pl.trials.trial_config import trial_config
 
+LEARNED = "ablations.learned_position.LearnedPosition"
 TABLE3 = read_sweep(ROOT / "sweeps" / "table3.yaml", seeds=["1"])
 TABLE3_A, TABLE3_C = (read_sweep(ROOT / "sweeps" / f"table3_{rows}.yaml", seeds=["1", "2"]) for rows in "AC")
 
@@ -50,16 +52,17 @@ def changed(config, section, **keys):
 # Its trials
 
 
-def test_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
-    """By FLOPs."""
+def test_seed_by_seed_the_longest_trials_start_first_and_equal_ones_as_in_the_file(tmp_path):
+    """By FLOPs. So every row is seen early."""
     trials = plan_trials(TABLE3_C, tmp_path)
     costs = estimate_costs(trials, [])
     queue, ordered = GridQueue(trials, costs), []
     while planned := queue.next(set()):
         ordered.append(planned)
-    flops = [costs[one.row].cost.flops for one in ordered]
-    assert flops == sorted(flops, reverse=True) and ordered[0].config.model.d_model == 1024
-    assert [one.config.seed for one in ordered] == [1, 2] * 8
+    assert [one.config.seed for one in ordered] == [1] * 8 + [2] * 8
+    for of_seed in (ordered[:8], ordered[8:]):
+        flops = [costs[one.row].cost.flops for one in of_seed]
+        assert flops == sorted(flops, reverse=True) and of_seed[0].config.model.d_model == 1024
 
 
 def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
@@ -112,6 +115,21 @@ def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp
     estimate = estimate_costs(trials, finished)[0]
     assert estimate.seconds == pytest.approx(30 / 6e10 * estimate.cost.flops)
     assert estimate_costs(trials, finished[4:])[0].seconds is None
+
+
+def test_before_anything_has_run_the_time_is_that_of_the_scale(tmp_path):
+    """By the FLOPs, and with its processor. A finished trial on the same data counts instead, whatever its parts."""
+    trials = plan_trials(TABLE3, tmp_path)
+    measured, estimates = scale_measured("demo"), estimate_costs(trials, [], scale="demo")
+    base, big = (estimates[next(one.row for one in trials if one.name == f"{row} s1")] for row in ("base", "N=8"))
+    assert base.seconds == pytest.approx(measured.seconds) and base.processor == measured.processor
+    assert big.seconds / base.seconds == pytest.approx(big.cost.flops / base.cost.flops) and big.seconds > base.seconds
+    other = changed(trials[0].config, "model", position=Component(path=LEARNED))
+    ours = estimate_costs(trials, [timed(other, 7.0, flops=base.cost.flops)], scale="demo")[trials[0].row]
+    assert ours.seconds == pytest.approx(7.0 / base.cost.flops * ours.cost.flops) and not ours.processor
+    for keys in ({"batch_tokens": 256}, {"path": "elsewhere"}):  # of which the scale says nothing
+        one = trials[0]._replace(config=changed(trials[0].config, "data", **keys))
+        assert estimate_costs([one], [], scale="demo")[one.row].seconds is None
 
 
 def test_the_cost_is_of_the_dataset_s_lengths_once_they_are_known(tmp_path):

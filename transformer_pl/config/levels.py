@@ -3,7 +3,6 @@
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +11,13 @@ from pydantic import ValidationError
 
 from transformer_pl.config import COMPONENTS, KEYS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import broken_constraints
-from transformer_pl.config.types import constraint_of, plain_value
+from transformer_pl.config.types import Positive, Section, constraint_of, plain_value
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 DEFAULT_SCALE = "demo"
-SPREAD = "spread"  # in a scale's file: no key of a config, but what was measured at this scale
+MEASURED = "measured"  # in a scale's file: no key of a config, but what is known of base at this scale
 
 
 class Level(NamedTuple):
@@ -118,21 +117,30 @@ def scale_names() -> list[str]:
 def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a user's YAML file."""
     values = _read_scale(scale)
-    values.pop(SPREAD, None)
+    values.pop(MEASURED, None)
     if "seed" in values:
         raise InputError(f"scale {scale}: seed = {shown(values['seed'])}: is not the scale's; give --seed or --seeds")
     return Level(f"scale {scale}", values)
 
 
-def scale_spread(scale: str) -> float | None:
-    """The standard deviation of scores over seeds at this scale; None where the scale's file does not state it.
+class Measured(Section):
+    """What is known of base at a scale before anything has been trained here."""
 
-    Raises an InputError where it is no positive number.
-    """
-    spread = _read_scale(scale).get(SPREAD)
-    if spread is not None and not (isinstance(spread, int | float) and 0 < spread < math.inf):
-        raise InputError(f"scale {scale}: {SPREAD} = {shown(spread)}: must be a positive number; correct it")
-    return spread
+    spread: Positive | None = None  # the standard deviation of its score over seeds
+    seconds: Positive | None = None  # that a training takes
+    processor: str = "the one that the scale was measured on"  # in these seconds
+
+
+def scale_measured(scale: str) -> Measured:
+    """What a scale's file states as `measured`. Raises an InputError for what cannot be."""
+    try:
+        return Measured.model_validate(_read_scale(scale).get(MEASURED) or {})
+    except ValidationError as error:
+        mistakes = error.errors()
+        names = [".".join(map(str, (MEASURED, *mistake["loc"]))) for mistake in mistakes]
+        raise InputError(
+            *(f"scale {scale}: {name}: {constraint_of(one)}" for name, one in zip(names, mistakes, strict=True))
+        ) from None
 
 
 def _read_scale(scale: str) -> dict[str, Any]:

@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, effective_sizes, nominal_sizes
+from transformer_pl.config.levels import resolve, scale_level, scale_measured
 from transformer_pl.config.types import as_word
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors, shown
+from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
@@ -48,7 +50,8 @@ class CostEstimate(NamedTuple):
     """What one trial of a row costs."""
 
     cost: Cost
-    seconds: float | None  # by finished trials; None: not known
+    seconds: float | None  # None: not known
+    processor: str = ""  # on which it takes so long, where the scale states that; empty: by trials that finished here
 
 
 class Plan(NamedTuple):
@@ -99,13 +102,17 @@ def plan_trial(
 
 
 def estimate_costs(
-    planned: Sequence[PlannedTrial], finished: Sequence[Result], passes: Mapping[int, float] | None = None
+    planned: Sequence[PlannedTrial],
+    finished: Sequence[Result],
+    passes: Mapping[int, float] | None = None,
+    scale: str | None = None,
 ) -> dict[int, CostEstimate]:
     """The cost of a trial of each row. Where the dataset is not prepared yet, sentences have ASSUMED_LENGTH.
 
     finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
-    and trainer.
+    and trainer; else of those with the same dataset and trainer; else what the scale states of base.
     passes: by row, how often the model is called for each batch, where an optimizer or a callback needs several calls.
+    scale: of the sweep; None: only finished trials tell the time.
 
     Raises an InputError that names a component which does not run.
     """
@@ -113,28 +120,47 @@ def estimate_costs(
     slowest = {result.weights_id: result for result in sorted(finished, key=lambda result: result.wall_s)}
     for result in slowest.values():  # others with the same weights were only decoded
         if result.steps >= SHORT:
-            rates.setdefault(_speed_key(result.config), []).append(result.wall_s / result.flops)
+            for with_components in (True, False):
+                key = _speed_key(result.config, with_components)
+                rates.setdefault(key, []).append(result.wall_s / result.flops)
     first_of_row = {trial.row: trial for trial in reversed(planned)}
-    assumed = (ASSUMED_LENGTH, ASSUMED_LENGTH)
-    costs = training_costs(
-        [
-            (trial.config, trial.prepared.mean_lengths if trial.prepared.is_counted() else assumed)
-            for trial in first_of_row.values()
-        ]
-    )
+    costs = training_costs([(trial.config, _lengths(trial.prepared)) for trial in first_of_row.values()])
     estimates = {}
     for (row, trial), cost in zip(first_of_row.items(), costs, strict=True):
         cost = cost._replace(flops=cost.flops * (passes or {}).get(row, 1.0))
-        known = rates.get(_speed_key(trial.config.flat()))
-        seconds = statistics.median(known) * cost.flops if known else None
-        estimates[row] = CostEstimate(cost, seconds)
+        flat = trial.config.flat()
+        if known := rates.get(_speed_key(flat)) or rates.get(_speed_key(flat, with_components=False)):
+            estimates[row] = CostEstimate(cost, statistics.median(known) * cost.flops)
+        else:
+            rate, processor = (scale and _rate_of_scale(scale, trial)) or (None, "")
+            estimates[row] = CostEstimate(cost, rate and rate * cost.flops, processor)
     return estimates
 
 
-def _speed_key(config: Mapping[str, Any]) -> str:
+def _speed_key(config: Mapping[str, Any], with_components: bool = True) -> str:
     """The values of all keys that the time of a FLOP depends on. The machine and the trial's threads matter, too."""
-    keys = [*COMPONENTS] + [key for key in KEYS if key.startswith(("data.", "trainer."))]
+    keys = [key for key in KEYS if key.startswith(("data.", "trainer.")) and key not in COMPONENTS]
+    keys += COMPONENTS if with_components else []
     return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
+
+
+def _rate_of_scale(scale: str, trial: PlannedTrial) -> tuple[float, str] | None:
+    """The seconds of a FLOP by what a scale's file states of base, and the processor on which it takes so long.
+
+    None where it states nothing, and where the trial is of another dataset or trainer, or is trained on a GPU.
+    """
+    measured, base = scale_measured(scale), resolve([scale_level(scale)])
+    if not measured.seconds or (gpus() and trial.config.trainer.accelerator != "cpu"):
+        return None
+    if _speed_key(base.flat(), with_components=False) != _speed_key(trial.config.flat(), with_components=False):
+        return None
+    (cost,) = training_costs([(base, _lengths(trial.prepared))])
+    return measured.seconds / cost.flops, measured.processor
+
+
+def _lengths(prepared: Prepared) -> tuple[float, float]:
+    """The mean lengths of a dataset's sentences, or ASSUMED_LENGTH."""
+    return prepared.mean_lengths if prepared.is_counted() else (ASSUMED_LENGTH, ASSUMED_LENGTH)
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -183,7 +209,11 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, "time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
     elif missing:
         left = max(sum(seconds) / at_once, *seconds)
-        say(console, f"time: about {format_duration(left)} of training left, {at_once} at a time")
+        time = f"time: about {format_duration(left)} of training left, {at_once} at a time"
+        processors = dict.fromkeys(estimates[planned.row].processor for planned in missing)
+        if processor := next(filter(None, processors), ""):
+            time += f", if each runs as fast as on {processor}"
+        say(console, time)
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
 

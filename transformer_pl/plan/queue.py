@@ -52,7 +52,9 @@ class TrialQueue(Protocol):
 
 
 class GridQueue(TrialQueue):
-    """A list of trials, those with the most FLOPs first, so that no long one is alone at the end. None is pruned.
+    """A list of trials, seed by seed, so that every row is seen early. None is pruned.
+
+    Within a seed those with the most FLOPs come first, so that no long one is alone at the end.
 
     Several commands share the work: a trial that another one is training waits until that is over. If it has ended
     then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
@@ -61,7 +63,7 @@ class GridQueue(TrialQueue):
 
     def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
         self.trials, self.estimates = trials, estimates
-        self.waiting = sorted(trials, key=lambda planned: -estimates[planned.row].cost.flops)
+        self.waiting = sorted(trials, key=lambda planned: (planned.config.seed, -estimates[planned.row].cost.flops))
         self.failed: list[PlannedTrial] = []
         self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.config.levels import resolve, scale_level, scale_spread
+from transformer_pl.config.levels import resolve, scale_level, scale_measured
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan, tested_by
 from transformer_pl.plan.queue import GridQueue
@@ -76,9 +76,8 @@ class GridCommand(SweepCommand):
         lines: list[str] = []  # of datasets that are not prepared here; else `train` prepares them
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
-        plan = Plan(
-            sweep, trials, estimate_costs(trials, [result for _, result in finished_trials(options.runs)], passes)
-        )
+        finished = [result for _, result in finished_trials(options.runs)]
+        plan = Plan(sweep, trials, estimate_costs(trials, finished, passes, sweep.scale))
         print_plan(plan, missing, self.console, workers.count if workers else 1)
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
@@ -156,7 +155,7 @@ def difference_found(plan: Plan) -> str:
     source = "as in the finished trials"
     own = resolve([scale_level(sweep.scale)])
     if spread is None and all(getattr(sweep.base, part) == getattr(own, part) for part in ("model", "optim", "data")):
-        spread, source = scale_spread(sweep.scale), "as measured at this scale"
+        spread, source = scale_measured(sweep.scale).spread, "as measured at this scale"
     if not spread:
         return ""
     return (
