@@ -79,7 +79,7 @@ def test_seven_lengths_need_one_graph_of_the_model_and_one_of_the_loss(name, key
 def test_layers_are_compiled_on_a_gpu_unless_the_config_says_otherwise(monkeypatch):
     found = {}
     for device in ("cpu", "cuda"):
-        monkeypatch.setattr(fit, "accelerator", lambda config, device=device: device)
+        monkeypatch.setattr(fit, "on_gpu", lambda config, device=device: device == "cuda")
         found[device] = [fit.compiles(config(compile=choice)) for choice in ("auto", "on", "off")]
     assert found == {"cpu": [False, True, False], "cuda": [True, True, False]}
     assert not fit.compiles(config(strategy="fsdp2"))
