@@ -119,7 +119,7 @@ def refused(completed, *words):
     printed = f"stdout: {completed.stdout}\nstderr: {completed.stderr}"
     assert completed.returncode == 2, printed
     assert all(line.startswith("error: ") for line in completed.stderr.splitlines()), printed
-    assert "Traceback" not in completed.stdout and "at a time" not in completed.stdout, printed
+    assert "Traceback" not in completed.stdout and "each on" not in completed.stdout, printed
     for word in words:
         assert word in completed.stderr, f"lacks: {word}\n{printed}"
 

@@ -80,25 +80,25 @@ def left(line):
 
 
 def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
-    """Row i costs 5 - i. Two trials of row 0 ended a minute after each other, and others go on at that speed."""
+    """Row i costs 5 - i. The first trials of two rows ended a minute after each other: others go on at that speed."""
     view = ProgressView(plain(), GridQueue(planned, estimates(planned, lambda row: (5 - row) * 1e12)), 3)
-    for one in planned[:2]:
-        view.started(view.queue.next(set()))
+    for _ in range(2):
+        view.started(one := view.queue.next(set()))
         view.ended(one, "done", "val/ppl 2.00")
         (line,) = shown(view, clock)
-    assert left(line) == pytest.approx(PRINT_EVERY_S / 5 * (5 + 3 * (4 + 3 + 2 + 1)), abs=1)
+    assert left(line) == pytest.approx(PRINT_EVERY_S / 4 * (3 * 15 - 5 - 4), abs=1)
     assert "2 done, 3 cached, 13 waiting" in line
-    view.started(view.queue.next(set()))
-    train(planned[2], 750)  # half of it: 7.5 in two minutes
+    view.started(one := view.queue.next(set()))
+    train(one, 750)  # half of its 3: with the second one's 4 these are 5.5 in two minutes
     (line,) = shown(view, clock)
-    assert left(line) == pytest.approx(2 * PRINT_EVERY_S / 7.5 * (2.5 + 3 * 10), abs=1)
+    assert left(line) == pytest.approx(2 * PRINT_EVERY_S / 5.5 * (3 * 15 - 5 - 4 - 1.5), abs=1)
     assert view.bars.tasks[-1].completed == 750 and "loss 4.250" in view.bars.tasks[-1].fields["state"]
 
 
 def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
     view = ProgressView(plain(), GridQueue(planned, estimates(planned)), 0)
-    for one, ending in zip(planned, ("diverged", "failed", "pruned"), strict=False):
-        view.started(view.queue.next(set()))
+    for ending in ("diverged", "failed", "pruned"):
+        view.started(one := view.queue.next(set()))
         view.ended(one, ending, ending)
         (line,) = shown(view, clock)
     assert all(words in line for words in ("1 diverged", "1 failed", "12 waiting")) and not LEFT.search(line)
