@@ -17,6 +17,7 @@ from ablations.attention_biases import AttentionBiases
 from ablations.attention_dropout import AttentionDropout
 from ablations.convolutional_layer import ConvolutionalLayer
 from ablations.gated_ffn import GatedFeedForward
+from ablations.grouped_query_attention import GroupedQueryCrossAttention
 from ablations.joint_initialisation import JointInitialisation
 from ablations.learned_position import LearnedPosition
 from ablations.linear_attention import LinearAttention
@@ -36,7 +37,8 @@ from ablations.unscaled_attention import UnscaledAttention
 from ablations.untied_embedding import UntiedEmbedding
 from ablations.zero_first_input import ZeroFirstInput
 from transformer_pl.data.tokenizer import BOS
-from transformer_pl.model import Mask, ScaledDotProductAttention, SharedEmbedding
+from transformer_pl.model import CrossAttention, Mask, ScaledDotProductAttention, SharedEmbedding
+from transformer_pl.runtime.errors import InputError
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
 H, D_K, D_V = CONFIG.h, CONFIG.d_k, CONFIG.d_v
@@ -281,6 +283,25 @@ def test_three_projections_are_drawn_as_one_matrix(site):
         assert 0.97 * bound < W.weight.abs().max() <= bound
         assert W.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
     assert not torch.equal(part.W_Q.weight, part.W_K.weight)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_the_heads_of_a_group_share_their_keys_and_values(groups):
+    """As torch's own attention with grouped queries. With one head a group it is the paper's."""
+    torch.manual_seed(1)
+    config = small_models.small({"model.h": 4, "model.d_k": 6, "model.d_v": 5})
+    part = GroupedQueryCrossAttention(config, "cross", groups)
+    x, memory = torch.randn(2, 3, config.d_model), torch.randn(2, 7, config.d_model)
+    K, V = part.keys_values(memory)
+    Q = part.W_Q(x).view(2, 3, 4, 6).transpose(1, 2)
+    assert K.shape == (2, groups, 7, 6) and V.shape == (2, groups, 7, 5)
+    heads = F.scaled_dot_product_attention(Q, K, V, enable_gqa=True)
+    expected = heads.transpose(1, 2).flatten(2) @ part.W_O.weight.T
+    torch.testing.assert_close(part(x, (K, V), Mask(torch.ones(2, 7, dtype=torch.bool))), expected)
+    shapes = {name: weight.shape for name, weight in CrossAttention(config, "cross").named_parameters()}
+    assert ({name: weight.shape for name, weight in part.named_parameters()} == shapes) == (groups == 4)
+    with pytest.raises(InputError, match="groups = 3"):
+        GroupedQueryCrossAttention(config, "cross", 3)
 
 
 @pytest.mark.parametrize(("options", "eps"), [({}, 1e-5), ({"eps": 0.3}, 0.3)])

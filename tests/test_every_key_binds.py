@@ -172,6 +172,7 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("model.position", "ablations.learned_position.LearnedPosition"),
         Change("model.residual", "ablations.pre_norm.PreNormResidual"),
         Change("model.self_attention", "ablations.convolutional_layer.ConvolutionalLayer"),
+        Change("model.cross_attention", "ablations.grouped_query_attention.GroupedQueryCrossAttention"),
         Change("model.embedding", "ablations.untied_embedding.UntiedEmbedding"),
         Change("optim.max_steps", 5),
         Change("optim.duration", 2),

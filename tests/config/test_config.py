@@ -67,6 +67,7 @@ def test_the_base_never_moves():
         "model.position": "transformer_pl.model.SinusoidalPosition",
         "model.residual": "transformer_pl.model.PostNormResidual",
         "model.self_attention": "transformer_pl.model.MultiHeadSelfAttention",
+        "model.cross_attention": "transformer_pl.model.CrossAttention",
         "model.embedding": "transformer_pl.model.SharedEmbedding",
         "model.width": 1.0,
         "model.depth": 1.0,

@@ -89,17 +89,18 @@ def slot_of(path: str, component: type) -> str:
     if not issubclass(component, nn.Module):
         remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
         raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
-    signatures = {slot: call_signatures(f"model.{slot}") for slot in SLOTS}
-    by_method = {method: slot for slot, methods in signatures.items() for method in methods if method != "__call__"}
-    by_count = {methods["__call__"].count(",") + 1: slot for slot, methods in signatures.items() if len(methods) == 1}
     _, *arguments = inspect.signature(component.forward).parameters  # without self
-    for method, slot in by_method.items():
-        if hasattr(component, method):
-            return slot
     if arguments[:1] == ["Q"]:
         return "attention"
-    if len(arguments) in by_count:
-        return by_count[len(arguments)]
+    fitting = dict[str, int]()  # the slots whose methods it has, with their number
+    for slot in SLOTS:
+        methods = call_signatures(f"model.{slot}")
+        called = methods.pop("__call__", None)
+        count = None if called is None else called.count(",") + 1
+        if all(hasattr(component, method) for method in methods) and count in (None, len(arguments)):
+            fitting[slot] = len(methods)
+    if fitting:
+        return max(fitting, key=lambda slot: fitting[slot])
     raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
 
 

@@ -46,6 +46,7 @@ class Sizes(NamedTuple):
     position: Component
     residual: Component
     self_attention: Component
+    cross_attention: Component
     embedding: Component
     vocab_size: int
 

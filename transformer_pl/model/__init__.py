@@ -3,6 +3,7 @@
 from transformer_pl.model.kernels import Dropout
 from transformer_pl.model.slots import Cache, Mask, has_weights
 from transformer_pl.model.transformer import (
+    CrossAttention,
     DecoderLayer,
     EncoderLayer,
     FeedForward,

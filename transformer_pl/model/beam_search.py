@@ -189,7 +189,7 @@ class CachedSteps:
             remaining = origin[:, 0] // self.k  # (R,) among the sentences of the previous call
             self.keys = self.keys[remaining]
             self.memory_mask = Mask(self.keys)
-            self.memory = [(K.index_select(0, remaining), V.index_select(0, remaining)) for K, V in self.memory]
+            self.memory = [tuple(part.index_select(0, remaining) for part in memory) for memory in self.memory]
         self.k = origin.shape[1]
         start = 0
         if self.caches is not None:

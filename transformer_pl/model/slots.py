@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
+Memory = tuple[Tensor, ...]  # what one layer keeps of the encoder's output; the first axis of each is the sentence
 
 
 class Mask:
@@ -89,6 +90,16 @@ class SelfAttention(Protocol):
         """x (B, L, d_model) to the same shape. With a cache, which has the prefix, x begins at start."""
 
 
+class CrossAttention(Protocol):
+    """`model.cross_attention`, the attention to the encoder's output (Section 3.2.3). Its site is `cross`."""
+
+    def keys_values(self, x: Tensor) -> Memory:
+        """What the layer needs of the encoder's output x (B, Ls, d_model), computed once for each sentence."""
+
+    def __call__(self, x: Tensor, memory: Memory, mask: Mask) -> Tensor:
+        """x (B, L, d_model) to the same shape, where B may be a multiple of the sentences in memory: hypotheses."""
+
+
 class Embedding(Protocol):
     """`model.embedding`, Section 3.4. Its site is None."""
 
@@ -119,6 +130,7 @@ SLOTS: dict[str, type] = {
     "model.position": Position,
     "model.residual": Residual,
     "model.self_attention": SelfAttention,
+    "model.cross_attention": CrossAttention,
     "model.embedding": Embedding,
     "optim.schedule": Schedule,
     "optim.loss": Loss,

@@ -2,7 +2,8 @@
 
 Shapes: B sentences (or hypotheses), L positions, Lq queries, Lk keys, h heads, V vocabulary.
 Where the paper leaves a choice, a component is built by its import path (see `components.py`): `attention`, `ffn`,
-`position` and `residual` are its equations; `self_attention` and `embedding` are the layers around them.
+`position` and `residual` are its equations; `self_attention`, `cross_attention` and `embedding` are the layers around
+them.
 """
 
 import math
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
-from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Stepwise, modules_with
+from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Memory, Stepwise, modules_with
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -70,12 +71,12 @@ class DecoderLayer(nn.Module):
         super().__init__()
         site = Site("decoder", layer)
         self.self_attention = build(config.self_attention, config, site)
-        self.cross_attention = CrossAttention(config, Site("cross", layer))
+        self.cross_attention = build(config.cross_attention, config, Site("cross", layer))
         self.ffn = build(config.ffn, config, site)
         self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(3))
 
     def forward(
-        self, x: Tensor, mask: Mask, memory: tuple[Tensor, Tensor], memory_mask: Mask, start: int, cache: Cache | None
+        self, x: Tensor, mask: Mask, memory: Memory, memory_mask: Mask, start: int, cache: Cache | None
     ) -> Tensor:
         """x (B, L, d_model) to the same shape; memory: the encoder's keys and values. See `Transformer.decode`."""
         x = self.residual[0](x, lambda x: self.self_attention(x, mask, start, cache))
@@ -128,11 +129,8 @@ class Transformer(nn.Module):
         keys = source != PAD
         return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
-    def encode(self, source: Tensor, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values (B, h, Ls, d_k or d_v) of source (B, Ls) that each decoder layer attends to.
-
-        keys (B, Ls) is False at padding.
-        """
+    def encode(self, source: Tensor, keys: Tensor) -> list[Memory]:
+        """What each decoder layer attends to of source (B, Ls): its `keys_values`. keys (B, Ls) is False at padding."""
         x = self._embed(source, "encoder")
         mask = Mask(keys)
         for layer in self.encoder:
@@ -144,7 +142,7 @@ class Transformer(nn.Module):
         self,
         target: Tensor,
         mask: Mask,
-        memory: list[tuple[Tensor, Tensor]],
+        memory: list[Memory],
         memory_mask: Mask,
         start: int = 0,
         caches: list[Cache] | None = None,
@@ -240,7 +238,7 @@ class MultiHeadSelfAttention(MultiHeadAttention):
 class CrossAttention(MultiHeadAttention):
     """Every position of the decoder attends to the encoder's output, Section 3.2.3."""
 
-    def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Mask) -> Tensor:
+    def forward(self, x: Tensor, memory: Memory, mask: Mask) -> Tensor:
         """x (B, L, d_model). All hypotheses of a sentence are queries over the same keys."""
         K, V = memory
         queries = x.reshape(K.shape[0], -1, x.shape[-1])  # (sentences, hypotheses * L, d_model)
