@@ -11,6 +11,10 @@ from transformer_pl.config import Sizes, custom_components
 
 SHIPPED = components() | {  # so small that they matter in short sentences
     "window=3": {"model.attention": "ablations.local_attention.LocalAttention", "model.attention.window": 3},
+    "grouped": {
+        "model.self_attention": "ablations.grouped_query_attention.GroupedQuerySelfAttention",
+        "model.cross_attention": "ablations.grouped_query_attention.GroupedQueryCrossAttention",
+    },
     "most=2": {"model.attention": "ablations.relative_attention.RelativeAttention", "model.attention.most": 2},
 }
 
@@ -28,7 +32,9 @@ OWN = """
 import torch
 from torch import nn
 from transformer_pl.model import (
+    CrossAttention,
     FeedForward,
+    Mask,
     MultiHeadSelfAttention,
     PostNormResidual,
     ScaledDotProductAttention,
@@ -159,6 +165,26 @@ class ForgetsWhoseItIs(MultiHeadSelfAttention):
         return x
 
 
+class IgnoresTheMask(CrossAttention):
+    def forward(self, x, memory, mask):
+        return super().forward(x, memory, Mask(torch.ones_like(mask.keys)))
+
+
+class Mean(nn.Module):  # of the source, which every position reads: a memory of one tensor
+
+    def __init__(self, config, site):
+        super().__init__()
+        self.W = nn.Linear(config.d_model, config.d_model)
+
+    def keys_values(self, x):
+        return (self.W(x),)
+
+    def forward(self, x, memory, mask):
+        keys = mask.keys[..., None]
+        mean = (memory[0] * keys).sum(1) / keys.sum(1)
+        return mean.repeat_interleave(len(x) // len(mean), 0)[:, None].expand_as(x)
+
+
 class MeanOverTheBatch(FeedForward):
     def forward(self, x):
         return super().forward(x + x[:, :1].mean(0, keepdim=True))
@@ -280,6 +306,7 @@ BROKEN = [
     ("ffn.NormOfTheLatestStatistic", "the_future_is_hidden"),
     ("ffn.NormOfTheLatestStatistic", "padding_changes_nothing"),
     ("attention.SeesPadding", "padding_changes_nothing"),
+    ("cross_attention.IgnoresTheMask", "padding_changes_nothing"),
     ("ffn.MeanOverTheBatch", "padding_changes_nothing"),
     ("position.FromTheEnd", "padding_changes_nothing"),
     ("residual.Deaf", "every_token_is_read"),
@@ -298,7 +325,7 @@ BROKEN = [
     ("self_attention.CacheOnTheCpu", "it_runs_on_the_device_of_its_input"),  # in decoding alone
     ("position.PositionsInBfloat16", "bfloat16_is_close"),
 ]
-SOUND = ["residual.StochasticDepth", "ffn.MixtureOfExperts", "self_attention.NoCache"]
+SOUND = ["cross_attention.Mean", "residual.StochasticDepth", "ffn.MixtureOfExperts", "self_attention.NoCache"]
 SOUND += ["ffn.CountsSteps", "ffn.NormOfARunningStatistic"]
 
 
