@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -46,6 +47,21 @@ def test_a_trial_is_its_files(trial):
     assert trial.translate([]) == [] and trial.translate(" ") == ""
     sentences = ["a man sees a dog .", "the dog sleeps ."]
     assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(sentences, beam=2)
+
+
+def test_the_scores_of_a_set_are_the_trial_s_until_its_model_is_changed(runs):
+    trial = load_trial("smoke/h=4/s1", runs=runs)
+    for split in ("val", "test"):
+        scores = trial.score(split)
+        assert {f"{split}/{name}": value for name, value in scores.metrics.items()} == pytest.approx(
+            {name: value for name, value in trial.result.metrics.items() if name.startswith(split)}, rel=1e-5
+        )
+        lines = (trial.folder / f"hyp.{split}.txt").read_text().split("\n")
+        assert scores.hypotheses == lines[:-1] and len(scores.sentences) == 500
+    trial.model.embedding.weight.data[:] = 0
+    assert trial.score("val").metrics["loss"] == pytest.approx(math.log(trial.sizes.vocab_size))
+    with pytest.raises(InputError, match="split = train"):
+        trial.score("train")
 
 
 def test_attention_is_of_the_tokens_that_are_named(trial):

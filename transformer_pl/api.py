@@ -21,7 +21,7 @@ from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.fresh import fresh
 from transformer_pl.sweep.__main__ import run_sweep
 from transformer_pl.sweep.options import SweepOptions
-from transformer_pl.task import Task, open_corpus, task_of
+from transformer_pl.task import EVALUATION, Task, open_corpus, task_of
 from transformer_pl.train import __main__ as train_command
 from transformer_pl.train.__main__ import TrainOptions
 from transformer_pl.trials.runs_folder import FinishedTrial, find
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from transformer_pl.model import Transformer
+    from transformer_pl.train.evaluate import SetScores
 
 Options = TypeVar("Options", bound=TableOptions)
 
@@ -102,6 +103,17 @@ class TrainedTrial:
         tokens = config.trainer.eval_tokens
         found = iter(best_translations(self.model, source, self.tokenizer, config.decode, tokens))
         return [next(found) if sentence.strip() else "" for sentence in sentences]
+
+    def score(self, split: str = "val", beam: int | None = None, alpha: float | None = None) -> "SetScores":
+        """The scores of `model`, as it is now, on the `val` or `test` set, with the numbers of each sentence.
+
+        beam, alpha: the trial's where they are None.
+        """
+        from transformer_pl.train.evaluate import score_set
+
+        if split not in EVALUATION:
+            raise InputError(f"split = {split}: must be one of {', '.join(EVALUATION)}")
+        return score_set(self.model, self.decoding(beam, alpha), self._prepared, split)
 
     def attention(self, source: str, target: str) -> "dict[str, Tensor]":
         """The attention weights of a sentence and its translation by site, each (layers, heads, queries, keys).

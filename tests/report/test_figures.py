@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from helpers import ROOT, a_result
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,6 +15,7 @@ from transformer_pl.report.columns import table_of
 from transformer_pl.report.figures import curves, draw_sweep_plots, forest, front
 from transformer_pl.report.rows import RowResults, TableRow
 from transformer_pl.report.statistics import Estimate, RowComparison
+from transformer_pl.tasks.translation import Translation
 
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
 NAMES = [*LONG, r"$\frac$", "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 17))]
@@ -113,9 +115,9 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
     sweep = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1", "2"])
     for planned in plan_trials(sweep, tmp_path):
         if planned.name != "h=16 s2":
-            counts = [[one[0] - planned.config.seed, *one[1:]] for one in KNOWN]
+            sentences = np.array([[one[0] - planned.config.seed, *one[1:], n, 8] for n, one in enumerate(KNOWN)])
             planned.trial.make()
-            planned.trial.save_sentences("val", ["a"] * 60, "bleu", counts, range(60), [8] * 60)
+            planned.trial.save_sentences("val", ["a"] * 60, Translation.measure, sentences)
             line = '{"step": 350, "kind": "validation", "val/ppl": 3.0}\n'
             (planned.trial.folder / "metrics.jsonl").write_text(line)
             params = 861_000 if planned.name.startswith("h=32 ") else 431_000

@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 
+import numpy as np
 import pytest
 import tiny_trials
 import torch
@@ -25,14 +26,14 @@ BLEU = Translation.measure
 
 def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
     trial, printed = Trial(tmp_path), ["a\rb", "", "c\u2028d\x0be"]
-    trial.save_sentences("val", printed, "bleu", [[0] * 10] * 3, [1.0] * 3, [1] * 3)
+    trial.save_sentences("val", printed, BLEU, np.ones((3, 12)))
     assert trial.hypotheses("val") == printed
 
 
 def test_the_numbers_of_sentences_are_read_as_they_were_written(tmp_path):
-    trial, counts = Trial(tmp_path), [list(range(10)), list(range(10, 20))]
-    trial.save_sentences("val", ["a", "b"], "bleu", counts, [1.5, 0.1], [3, 4])
-    assert trial.sentences("val", BLEU).tolist() == [[*counts[0], 1.5, 3], [*counts[1], 0.1, 4]]
+    trial, sentences = Trial(tmp_path), np.array([[*range(10), 1.5, 3], [*range(10, 20), 0.1, 4]])
+    trial.save_sentences("val", ["a", "b"], BLEU, sentences)
+    assert np.array_equal(trial.sentences("val", BLEU), sentences)
 
 
 def test_weights_are_read_as_they_were_saved(tmp_path):
@@ -107,7 +108,7 @@ def lost(*_):
     [
         lambda trial: trial.set_status("done"),
         lambda trial: trial.save_weights({"a": torch.zeros(1)}),
-        lambda trial: trial.save_sentences("val", ["a"], "bleu", [[0] * 10], [1.0], [1]),
+        lambda trial: trial.save_sentences("val", ["a"], BLEU, np.ones((1, 12))),
         lambda trial: trial.finish(a_result()),
     ],
     ids=["status", "weights", "sentences", "result"],

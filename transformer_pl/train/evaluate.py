@@ -119,6 +119,33 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) ->
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
+class SetScores(NamedTuple):
+    """What a model is worth on one set."""
+
+    metrics: dict[str, float]  # loss (nats per token), ppl, and the task's metrics, such as bleu
+    hypotheses: list[str]  # its outputs
+    sentences: np.ndarray  # (sentences, k + 2): the k numbers of the task's measure, nats, tokens
+    signature: str  # how the task computed its score
+
+
+def score_set(model: Transformer, config: Config, prepared: Prepared, name: str) -> SetScores:
+    """Evaluate a model on the set `val` or `test`, with beam search and task as in the config.
+
+    Raises a FloatingPointError where the probabilities of translations are not finite.
+    """
+    split, tokens = prepared.split(name), config.trainer.eval_tokens
+    likelihood = reference_likelihood(model, split, tokens)
+    hypotheses = best_translations(model, split.source, prepared.tokenizer, config.decode, tokens)
+    return _scores(hypotheses, likelihood, prepared.text(name)[1], config)
+
+
+def _scores(hypotheses: list[str], likelihood: Likelihood, references: list[str], config: Config) -> SetScores:
+    scores = checked_scores(hypotheses, references, config)
+    metrics = {"loss": likelihood.loss, "ppl": perplexity(likelihood.loss)} | scores.metrics
+    sentences = np.column_stack([scores.statistics, likelihood.nll, likelihood.tokens])
+    return SetScores(metrics, hypotheses, sentences, scores.signature)
+
+
 class Evaluation(NamedTuple):
     """What a trained model is worth."""
 
@@ -153,11 +180,10 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
         )
     first = len(splits[0].source)
     hypotheses = {"val": translations[:first], "test": translations[first:]}
-    for name, nll in zip(sets, likelihoods, strict=True):
-        scores = checked_scores(hypotheses[name], prepared.text(name)[1], config)
-        metrics |= {f"{name}/loss": nll.loss, f"{name}/ppl": perplexity(nll.loss)}
+    for name, likelihood in zip(sets, likelihoods, strict=True):
+        scores = _scores(hypotheses[name], likelihood, prepared.text(name)[1], config)
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
-        trial.save_sentences(name, hypotheses[name], task.measure.name, scores.statistics, nll.nll, nll.tokens)
+        trial.save_sentences(name, scores.hypotheses, task.measure, scores.sentences)
     lines = zip(*prepared.text("val"), hypotheses["val"], strict=True)
     examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
     return Evaluation(metrics, task.measure.name, scores.signature, examples)

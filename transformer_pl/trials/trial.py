@@ -183,28 +183,17 @@ class Trial:
             except OSError:  # on another disk, or on a file system without links
                 shutil.copyfile(other / name, path)
 
-    def save_sentences(
-        self,
-        split: str,
-        hypotheses: list[str],
-        measure: str,
-        statistics: list[list[int]],
-        nll: Iterable,
-        pieces: Iterable,
-    ) -> None:
+    def save_sentences(self, split: str, hypotheses: list[str], measure: "Measure", sentences: "np.ndarray") -> None:
         """Write two files of a split, with one line per sentence: the outputs, and the numbers of each sentence.
 
-        split: `val` or `test`.
-        hypotheses: the outputs.
-        measure: the name of the task's measure, such as bleu.
-        statistics: the numbers of this measure.
-        nll: the negative log-likelihood of the reference, in nats.
-        pieces: the number of its tokens.
+        sentences (n, k + 2): the k numbers of the measure, the nats of the reference, and its tokens.
         """
         self.lock.check()
         _write_lines(self.folder / f"hyp.{split}.txt", hypotheses)
-        rows = zip(statistics, nll, pieces, strict=True)
-        lines = (json.dumps({measure: s, "nll": float(n), "pieces": int(p)}) for s, n, p in rows)
+        lines = (
+            json.dumps({measure.name: list(map(int, numbers)), "nll": float(nll), "pieces": int(tokens)})
+            for *numbers, nll, tokens in sentences
+        )
         _write_lines(self.folder / f"scores.{split}.jsonl", lines)
 
     def hypotheses(self, split: str) -> list[str]:
