@@ -216,4 +216,4 @@ def test_one_trial_over_two_nodes_is_that_of_two_processes(cluster, tmp_path):
         done = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
     results = [Trial(next(path.iterdir())).result() for path in (tmp_path / "nodes/trials", tmp_path / "here/trials")]
-    assert results[0]["metrics"] == results[1]["metrics"] and results[0]["config"]["trainer.num_nodes"] == 2
+    assert results[0].metrics == results[1].metrics and results[0].config["trainer.num_nodes"] == 2

@@ -14,6 +14,8 @@ import torch
 from forked import Command, running
 from helpers import ROOT, Process, little_text, processes, wait_for
 
+from transformer_pl.trials.result import Result, read_result
+
 pytestmark = pytest.mark.slow  # each starts several processes
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
 SMALL += ["--data.batch_tokens=256", "--optim.warmup=10", "--trainer.log_every=1"]
@@ -40,12 +42,12 @@ def start(
         yield process, Path(file.name)
 
 
-def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[dict, list[dict]]:
+def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[Result, list[dict]]:
     with start(text, runs, *argv, **schedule) as (process, printed):
         assert process.wait(120) == 0, printed.read_text()
     (folder,) = (runs / "trials").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return json.loads((folder / "result.json").read_text()), lines
+    return read_result(folder), lines
 
 
 def in_session(leader: int) -> list[Process]:
@@ -72,6 +74,7 @@ def test_two_processes_train_as_one(text, alone, tmp_path, how):
 
 SKIPPED = """
 import torch
+from transformer_pl.trials.result import Result, read_result
 from transformer_pl.model import FeedForward
 
 class Skipped(FeedForward):
