@@ -16,6 +16,7 @@ Result = TypeVar("Result")
 
 CORE = Path(__file__).parents[1]
 FEW = 20  # names that a message lists
+PACKAGES = {"site-packages", "dist-packages"}  # the names of folders of installed packages
 SHOWN = 200  # characters of a value that a message shows
 
 
@@ -91,7 +92,8 @@ def described(error: BaseException) -> str:
 def installed(file: str) -> bool:
     """Whether a file belongs to an installed package or to Python itself."""
     path = os.path.abspath(file)
-    return any(path.startswith(place) for place in _places_of_packages())
+    is_of_another = PACKAGES & set(Path(path).parts)  # environment, which this one also searches
+    return bool(is_of_another) or any(path.startswith(place) for place in _places_of_packages())
 
 
 @cache
