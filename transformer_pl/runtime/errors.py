@@ -92,8 +92,7 @@ def described(error: BaseException) -> str:
 def installed(file: str) -> bool:
     """Whether a file belongs to an installed package or to Python itself."""
     path = os.path.abspath(file)
-    is_of_another = PACKAGES & set(Path(path).parts)  # environment, which this one also searches
-    return bool(is_of_another) or any(path.startswith(place) for place in _places_of_packages())
+    return any(path.startswith(place) for place in _places_of_packages())
 
 
 @cache
@@ -101,4 +100,5 @@ def _places_of_packages() -> tuple[str, ...]:
     """The folders of Python and of installed packages, each with a separator at its end."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages()]
+    folders += [place for place in sys.path if Path(place).name in PACKAGES]  # of another environment, by a .pth file
     return tuple(os.path.join(os.path.abspath(folder), "") for folder in folders)
