@@ -69,6 +69,7 @@ def test_the_base_never_moves():
         "model.self_attention": "transformer_pl.model.MultiHeadSelfAttention",
         "model.cross_attention": "transformer_pl.model.CrossAttention",
         "model.embedding": "transformer_pl.model.SharedEmbedding",
+        "model.architecture": "transformer_pl.model.Transformer",
         "model.width": 1.0,
         "model.depth": 1.0,
         "optim.max_steps": 100_000,

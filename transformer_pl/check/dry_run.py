@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from transformer_pl.check.small_model import small_model
 from transformer_pl.config import Model, Sizes, custom_components
-from transformer_pl.config.components import component_names, import_component, named
+from transformer_pl.config.components import before_options, component_names, import_component, named
+from transformer_pl.model import Transformer
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
@@ -27,10 +28,14 @@ def dry_run(config: Sizes) -> str:
         return _device(config.with_layers(1))
     except (TypeError, AttributeError, NotImplementedError) as error:  # usually a method or an argument is missing
         expected = "; ".join(
-            f"model.{slot} is built as CLASS(config, site) and called as {_call(slot)}"
+            f"model.{slot} is built as {_construction(slot)} and called as {_call(slot)}"
             for slot in custom_components(config)
         )
         raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {expected}") from None
+
+
+def _construction(slot: str) -> str:
+    return "CLASS(config, site)" if before_options(f"model.{slot}") == 2 else "CLASS(config)"
 
 
 def _call(slot: str) -> str:
@@ -40,12 +45,13 @@ def _call(slot: str) -> str:
 
 
 def check_classes(config: Model | Sizes) -> None:
-    """Raise an InputError for the components that are no modules of torch."""
+    """Raise an InputError for components that are no modules of torch, and an architecture that is no `Transformer`."""
     messages = []
     for slot, component in custom_components(config).items():
         component_class = import_component(component.path)
-        if not issubclass(component_class, nn.Module):
-            rule = "must be a torch.nn.Module, but is another class; derive one"
+        base = Transformer if slot == "architecture" else nn.Module
+        if not issubclass(component_class, base):
+            rule = f"must be a {base.__module__}.{base.__name__}, but is another class; derive one"
             messages.append(f"{named(slot, component_class)}: {rule}")
     if messages:
         raise InputError(*messages)
@@ -76,6 +82,8 @@ def _run(config: Sizes, device: str) -> None:
             for module in model.modules():
                 if type(module) is import_component(component.path):
                     module.register_forward_hook(partial(_check_slot, slot))
+        if "residual" in custom_components(config):
+            _check_residuals(model, config.d_model)
         states = model.states(source, target)
         auxiliary = [(module, dict(module.auxiliary)) for module in modules_with(model, Auxiliary)]
         logits = embedding.logits(states)
@@ -89,7 +97,12 @@ def _run(config: Sizes, device: str) -> None:
 
 
 def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-    """A forward hook: the output must have the shape of the input x; of an attention's Q, K and V (B, h, Lq, d_v)."""
+    """A forward hook: the output must have the shape of the input x; of an attention's Q, K and V (B, h, Lq, d_v).
+
+    A residual's output may have a shape of its own, which `_check_residuals` allows for; an architecture's is logits.
+    """
+    if slot in ("residual", "architecture"):
+        return
     x = inputs[0]
     shape = tuple(x.shape)
     if slot == "attention":
@@ -98,12 +111,42 @@ def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output
     _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
 
 
+def _check_residuals(model: Transformer, d_model: int) -> None:
+    """Let hooks check what residuals give to sub-layers and, by their final norm, return: (B, L, d_model) of float32.
+
+    Between, their state may have a shape of its own.
+    """
+
+    def given(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        check(inputs[0], "give its sub-layer")
+
+    def returned(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        check(output, "return with final_norm")
+
+    def check(x: Any, must: str) -> None:
+        if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != d_model or x.dtype != torch.float32:
+            raise InputError(f"{residual}: must {must} (B, L, {d_model}) of float32, but {_described(x)}")
+
+    layers: list[Any] = [*model.encoder, *model.decoder]
+    residual = named("residual", type(layers[0].residual[0]))
+    for layer in layers:
+        for name, sublayer in layer.named_children():
+            if name != "residual":
+                sublayer.register_forward_pre_hook(given)
+    for norm in (model.encoder_norm, model.decoder_norm):
+        norm.register_forward_hook(returned)
+
+
+def _described(output: Any) -> str:
+    """A tensor by its shape and type, anything else by its class."""
+    return f"{tuple(output.shape)} of {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
+
+
 def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
     """Raise an InputError unless the output of a component is a float32 tensor of this shape.
 
     slot and component: what the message names. where: from which method, or for which input.
     """
-    actual = (tuple(output.shape), output.dtype) if isinstance(output, Tensor) else (type(output).__name__,)
-    if actual != (shape, torch.float32):
-        returned = " of ".join(map(str, actual))
+    if not isinstance(output, Tensor) or output.shape != shape or output.dtype != torch.float32:
+        returned = _described(output)
         raise InputError(f"{named(slot, component)}: must return {shape} of float32 {where}, but returns {returned}")

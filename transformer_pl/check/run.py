@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer_pl.config import Component, Config, Model, custom_components, sizes
 from transformer_pl.config.component_sources import source_digests
-from transformer_pl.config.components import component_names, import_component
+from transformer_pl.config.components import build, component_names, import_component
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError, collect_errors, described
 from transformer_pl.runtime.files import read_json, write_json
@@ -128,9 +128,8 @@ def measured_properties(model: Model, vocab_size: int) -> dict[str, str | None]:
 
 def frozen_weights(model: Model, vocab_size: int) -> dict[str, int]:
     """The weights of a model with one layer a stack that require no gradient, each with its size."""
-    from transformer_pl.model import Transformer
-
-    weights = Transformer(sizes(model, vocab_size).with_layers(1)).named_parameters()
+    config = sizes(model, vocab_size).with_layers(1)
+    weights = build(config.architecture, config).named_parameters()
     return {name: weight.numel() for name, weight in weights if not weight.requires_grad}
 
 

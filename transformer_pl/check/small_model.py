@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from transformer_pl.config import PAD, Sizes
+from transformer_pl.config.components import build
 from transformer_pl.model import Transformer
 
 SPECIAL_TOKENS = 4  # ids below are special tokens
@@ -26,7 +27,7 @@ class Subject(NamedTuple):
 def small_model(config: Sizes, seed: int = SEED) -> Subject:
     """A model with these sizes and random sentences."""
     torch.manual_seed(seed)
-    model = Transformer(config)
+    model = build(config.architecture, config)
     move_zeros(model)
     source, target = (
         torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
@@ -48,7 +49,7 @@ def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
     """A new model with the weights and the sentences of this one. seed: for the random numbers of its construction."""
     config = subject.config._replace(p_drop=p_drop)
     torch.manual_seed(seed)
-    model = Transformer(config)
+    model = build(config.architecture, config)
     model.load_state_dict(subject.model.state_dict())
     return subject._replace(config=config, model=model)
 

@@ -1,7 +1,7 @@
 """Components by import path: there is no registry, the path is the name.
 
-A component of the model is built as `Class(config, site, **options)`, a tokenizer, a callback and a logger as
-`Class(**options)`; its constructor's signature is the schema of its options.
+A component of the model is built as `Class(config, site, **options)`, the model itself as `Class(config, **options)`, a
+tokenizer, a callback and a logger as `Class(**options)`; its constructor's signature is the schema of its options.
 """
 
 import importlib
@@ -27,15 +27,20 @@ from transformer_pl.runtime.signals import component_code
 
 # The base classes of plugins, in Lightning; by name, because importing it takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
-BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0, "trainer": 0}  # by section: arguments of a constructor before them
+ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data": 0, "trainer": 0}  # by key, or by section
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
+
+
+def before_options(key: str) -> int:
+    """How many arguments the constructor of a key's component takes before its options."""
+    return ARGUMENTS.get(key, ARGUMENTS[key.partition(".")[0]])
 
 
 def build(component: Component, *arguments: Any, **given: Any) -> Any:
     """Build a component with these arguments before its options.
 
     arguments: for a component of the model its `Sizes` and its site (see `Site`), which is None for the embedding; for
-    an optimizer the parameters and the rate; for a schedule and a loss `Sizes` and `Optim`.
+    the model its `Sizes`; for an optimizer the parameters and the rate; for a schedule and a loss `Sizes` and `Optim`.
     given: further options, each of which is used where the constructor takes it, it fits, and the component does not
     set it.
     """
@@ -91,7 +96,7 @@ def check_components(config: Config) -> list[str]:
         try:
             component_class, base = import_component(component.path), BASES.get(key)
             given = {"save_dir": "."} if base else None  # a logger gets it where it takes one
-            _options(component, component_class, BEFORE_OPTIONS[key.partition(".")[0]], given)
+            _options(component, component_class, before_options(key), given)
             if base and base not in [parent.__name__ for parent in component_class.__mro__]:
                 messages.append(f"{key} = {component.path}: must be derived from Lightning's {base}")
         except InputError as error:
@@ -141,7 +146,7 @@ def option_default(config: Config, key: str) -> Any:
     if not is_option(key):
         return None
     section, slot, name = key.split(".")
-    return _defaults(getattr(getattr(config, section), slot), BEFORE_OPTIONS[section]).get(name)
+    return _defaults(getattr(getattr(config, section), slot), before_options(f"{section}.{slot}")).get(name)
 
 
 def _defaults(component: Component, before: int) -> dict[str, Any]:
@@ -163,7 +168,7 @@ def without_defaults(config: Config) -> Config:
     """
     for key, component in custom_components_by_key(config).items():
         section, _, slot = key.partition(".")
-        changed = {slot: _without_defaults(component, BEFORE_OPTIONS[section])}
+        changed = {slot: _without_defaults(component, before_options(key))}
         config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
     callbacks = tuple(_without_defaults(callback, 0) for callback in config.trainer.callbacks)
     return config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})

@@ -37,7 +37,7 @@ from transformer_pl.config.types import (
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "cross_attention", "embedding")
+SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "cross_attention", "embedding", "architecture")
 
 
 def _component(name: str, description: str, package: str = "transformer_pl.model") -> Any:
@@ -64,6 +64,7 @@ class Model(Section):
     self_attention: Component = _component("MultiHeadSelfAttention", "the layer that mixes positions (Section 3.2.3)")
     cross_attention: Component = _component("CrossAttention", "the attention to the encoder's output (Section 3.2.3)")
     embedding: Component = _component("SharedEmbedding", "the embeddings and the output projection (Section 3.4)")
+    architecture: Component = _component("Transformer", "the whole model, which builds the other parts (Figure 1)")
     width: Multiplier = Field(default=1.0, description="multiplies d_model, d_ff, d_k and d_v; 1/2 is allowed")
     depth: Multiplier = Field(default=1.0, description="multiplies N, N_encoder and N_decoder; 1/2 is allowed")
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, get_args
 
 from transformer_pl.config import Component, Config, custom_components_by_key
-from transformer_pl.config.components import BEFORE_OPTIONS, declared_types
+from transformer_pl.config.components import before_options, declared_types
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import reading
 
@@ -39,7 +39,7 @@ def option_contents(config: Config) -> dict[str, str]:
     return {
         f"{key}.{name}": digest
         for key, component in custom_components_by_key(config).items()
-        for name, digest in file_digests(component, BEFORE_OPTIONS[key.partition(".")[0]]).items()
+        for name, digest in file_digests(component, before_options(key)).items()
     }
 
 

@@ -19,13 +19,14 @@ STACKS = ("N_encoder", "N_decoder")
 
 
 class Site(str):
-    """Where in the model a component is: `encoder`, `decoder` or `cross`, and in which layer."""
+    """Where in the model a component is: `encoder`, `decoder` or `cross`, in which layer, around which sub-layer."""
 
     layer: int | None  # from 0; None for what is in no layer, such as a position
+    sublayer: int | None  # of a residual: which sub-layer of its layer it is around, from 0; None for all others
 
-    def __new__(cls, name: str, layer: int | None = None) -> "Site":
+    def __new__(cls, name: str, layer: int | None = None, sublayer: int | None = None) -> "Site":
         site = super().__new__(cls, name)
-        site.layer = layer
+        site.layer, site.sublayer = layer, sublayer
         return site
 
 
@@ -48,6 +49,7 @@ class Sizes(NamedTuple):
     self_attention: Component
     cross_attention: Component
     embedding: Component
+    architecture: Component
     vocab_size: int
 
     def with_layers(self, N: int) -> "Sizes":

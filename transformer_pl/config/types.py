@@ -3,6 +3,7 @@ does not fit."""
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -161,7 +162,7 @@ def plain_value(value: object) -> object:
     if re.fullmatch(r"[-+]?(0|[1-9][0-9]{,999})", value):
         return int(value)
     if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", value):
-        return float(value)
+        return value if math.isinf(float(value)) else float(value)  # 47e260614195 is the id of a trial
     if value[:1] in ("[", "(", "{"):
         for read in (json.loads, ast.literal_eval):
             with suppress(ValueError, SyntaxError, MemoryError, RecursionError):

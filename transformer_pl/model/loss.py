@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Optim, Sizes
 from transformer_pl.model.kernels import rows_at_once
-from transformer_pl.model.slots import LossOfStates
+from transformer_pl.model.slots import LossOfBatch, LossOfStates
 
 TOKENS_AT_ONCE = 2048  # tokens whose logits exist at once
 LOGITS_AT_ONCE = 2**22  # logits whose logarithms exist at once: 16 MiB in float32
@@ -34,7 +34,17 @@ class SmoothedCrossEntropy:
         return smoothed_loss(embedding, x, target, self.eps_ls, self._compiled)
 
 
-def training_loss(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tensor:
+def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
+    """The sum of a loss (`optim.loss`) over the target tokens of a batch, from a pass of the model, or of several.
+
+    loss: a `LossOfBatch`, which calls the model itself, or a loss as `loss_of_states` takes it.
+    """
+    if isinstance(loss, LossOfBatch):
+        return loss.of_batch(model, batch)
+    return loss_of_states(loss, model.embedding, model.states(batch.source, batch.target_in), batch.target_out)
+
+
+def loss_of_states(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tensor:
     """The sum of a loss (`optim.loss`) over the tokens of x (B, L, d_model) and target (B, L), which may hold PAD.
 
     loss: a function of logits (B, L, V) and target, or a `LossOfStates`, which need not have all logits at once.

@@ -1,5 +1,6 @@
 """Section 5.3: the optimizer, and the schedule of its learning rate."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ class InverseSquareRoot:
         return self.d_model**-0.5 * min(step**-0.5, step * self.warmup**-1.5)
 
 
-def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
+def build_optimizer(
+    optim: Optim, config: Sizes, model: nn.Module, others: Sequence[tuple[str, nn.Parameter]] = ()
+) -> tuple[torch.optim.Optimizer, Any]:
     """The optimizer of a model's weights, and torch's scheduler: the rate of a step is lr_scale times the schedule's.
 
     An optimizer is built as torch's are: `Class(parameters, lr, **options)`. `optim.beta1`, `beta2` and `eps` become
@@ -30,14 +33,15 @@ def build_optimizer(optim: Optim, config: Sizes, model: nn.Module) -> tuple[torc
     group is a factor, 1 unless it is given: the group's rate is the schedule's times this.
 
     optim: its max_steps is the number of steps of the trial.
+    others: weights that are trained with the model's, by name, such as those of a loss.
 
     Raises an InputError for a class that is no optimizer of torch's, and for one with an `eval()`, which has other
     weights in evaluation.
     """
     optimizer_class: Any = import_component(optim.optimizer.path)
-    named = list(model.named_parameters())
+    named = [*model.named_parameters(), *others]
     is_grouping = isinstance(optimizer_class, Grouping)
-    parameters = optimizer_class.groups(named) if is_grouping else model.parameters()
+    parameters = optimizer_class.groups(named) if is_grouping else [weight for _, weight in named]
     betas = (optim.beta1, optim.beta2)
     optimizer = build(optim.optimizer, parameters, 1.0, betas=betas, eps=optim.eps, fused=True)
     if not isinstance(optimizer, torch.optim.Optimizer):

@@ -6,10 +6,14 @@ B sentences or hypotheses, L positions, Lq queries, Lk keys, h heads, V subwords
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformer_pl.data.batches import Batch
+    from transformer_pl.model.transformer import Transformer
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
 Memory = tuple[Tensor, ...]  # what one layer keeps of the encoder's output; the first axis of each is the sentence
@@ -77,10 +81,13 @@ class Residual(Protocol):
     """`model.residual`, Section 3.1, with its dropout and norm."""
 
     def __call__(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x (B, L, d_model) to the same shape."""
+        """x to what the next residual gets: (B, L, d_model), or a state of another shape.
+
+        The first residual of a stack gets the embeddings (B, L, d_model). sublayer: (B, L, d_model) to the same shape.
+        """
 
     def final_norm(self) -> nn.Module:
-        """What follows the last layer of a stack."""
+        """What follows the last layer of a stack: from the last residual's state to (B, L, d_model)."""
 
 
 class SelfAttention(Protocol):
@@ -110,6 +117,27 @@ class Embedding(Protocol):
         """x (B, L, d_model) to (B, L, V)."""
 
 
+class Architecture(Protocol):
+    """`model.architecture`, Figure 1; built as Class(config, **options). It is derived from `Transformer`."""
+
+    def __call__(self, source: Tensor, target: Tensor) -> Tensor:
+        """The logits (B, Lt, V) of every next token, from source (B, Ls) and the target so far (B, Lt), padded."""
+
+    def encoder_stack(self, x: Tensor, mask: Mask) -> Tensor:
+        """The encoder's layers, from x (B, L, d_model) to what `encoder_norm` takes."""
+
+    def decoder_stack(
+        self,
+        x: Tensor,
+        mask: Mask,
+        memory: Sequence[Memory],
+        memory_mask: Mask,
+        start: int,
+        caches: Sequence[Cache | None],
+    ) -> Tensor:
+        """The decoder's layers, from x (B, L, d_model) to what `decoder_norm` takes. One memory and cache a layer."""
+
+
 class Schedule(Protocol):
     """`optim.schedule`, Section 5.3; built as Class(config, optim, **options)."""
 
@@ -132,6 +160,7 @@ SLOTS: dict[str, type] = {
     "model.self_attention": SelfAttention,
     "model.cross_attention": CrossAttention,
     "model.embedding": Embedding,
+    "model.architecture": Architecture,
     "optim.schedule": Schedule,
     "optim.loss": Loss,
 }
@@ -213,6 +242,14 @@ class LossOfStates(Protocol):
         """The loss of target (B, L), from the decoder's output x (B, L, d_model) in place of the logits."""
 
 
+@runtime_checkable
+class LossOfBatch(Protocol):
+    """A loss that sees the model: for several passes, a teacher, or noise. No other method of it is called."""
+
+    def of_batch(self, model: "Transformer", batch: "Batch") -> Tensor:
+        """The sum over the tokens of batch.target_out but padding (0)."""
+
+
 HOOKS: dict[str, type] = {
     "weights": HasWeights,
     "at_step": Stepwise,
@@ -222,6 +259,7 @@ HOOKS: dict[str, type] = {
     "table_1": InTable1,
     "groups": Grouping,
     "of_states": LossOfStates,
+    "of_batch": LossOfBatch,
 }
 
 

@@ -3,11 +3,11 @@
 Shapes: B sentences (or hypotheses), L positions, Lq queries, Lk keys, h heads, V vocabulary.
 Where the paper leaves a choice, a component is built by its import path (see `components.py`): `attention`, `ffn`,
 `position` and `residual` are its equations; `self_attention`, `cross_attention` and `embedding` are the layers around
-them.
+them; `architecture` is the whole, a class derived from `Transformer`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,7 +57,8 @@ class EncoderLayer(nn.Module):
         site = Site("encoder", layer)
         self.self_attention = build(config.self_attention, config, site)
         self.ffn = build(config.ffn, config, site)
-        self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(2))
+        sites = [Site("encoder", layer, sublayer) for sublayer in range(2)]
+        self.residual = nn.ModuleList(build(config.residual, config, site) for site in sites)
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         x = self.residual[0](x, lambda x: self.self_attention(x, mask))
@@ -73,7 +74,8 @@ class DecoderLayer(nn.Module):
         self.self_attention = build(config.self_attention, config, site)
         self.cross_attention = build(config.cross_attention, config, Site("cross", layer))
         self.ffn = build(config.ffn, config, site)
-        self.residual = nn.ModuleList(build(config.residual, config, site) for _ in range(3))
+        sites = [Site("decoder", layer, sublayer) for sublayer in range(3)]
+        self.residual = nn.ModuleList(build(config.residual, config, site) for site in sites)
 
     def forward(
         self, x: Tensor, mask: Mask, memory: Memory, memory_mask: Mask, start: int, cache: Cache | None
@@ -87,6 +89,9 @@ class DecoderLayer(nn.Module):
 class Transformer(nn.Module):
     """The encoder-decoder of Figure 1."""
 
+    encoder_layer: type[nn.Module] = EncoderLayer  # built as Class(config, layer); a derived class may have others
+    decoder_layer: type[nn.Module] = DecoderLayer
+
     def __init__(self, config: Sizes):
         super().__init__()
         self.embedding = build(config.embedding, config, None)
@@ -94,8 +99,8 @@ class Transformer(nn.Module):
             {site: build(config.position, config, Site(site)) for site in ("encoder", "decoder")}
         )
         self.dropout = Dropout(config.p_drop)
-        self.encoder = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.N_encoder))
-        self.decoder = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.N_decoder))
+        self.encoder = nn.ModuleList(self.encoder_layer(config, layer) for layer in range(config.N_encoder))
+        self.decoder = nn.ModuleList(self.decoder_layer(config, layer) for layer in range(config.N_decoder))
         self.encoder_norm = self.encoder[-1].residual[-1].final_norm()
         self.decoder_norm = self.decoder[-1].residual[-1].final_norm()
 
@@ -131,11 +136,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, keys: Tensor) -> list[Memory]:
         """What each decoder layer attends to of source (B, Ls): its `keys_values`. keys (B, Ls) is False at padding."""
-        x = self._embed(source, "encoder")
-        mask = Mask(keys)
-        for layer in self.encoder:
-            x = layer(x, mask)
-        x = self.encoder_norm(x)
+        x = self.encoder_norm(self.encoder_stack(self._embed(source, "encoder"), Mask(keys)))
         return [layer.cross_attention.keys_values(x) for layer in self.decoder]
 
     def decode(
@@ -156,9 +157,29 @@ class Transformer(nn.Module):
         caches: one per layer, with the positions before start, to which those of target are added.
         """
         x = self._embed(target, "decoder", start)
-        for layer, keys_values, cache in zip(self.decoder, memory, caches or [None] * len(memory), strict=True):
+        return self.decoder_norm(
+            self.decoder_stack(x, mask, memory, memory_mask, start, caches or [None] * len(memory))
+        )
+
+    def encoder_stack(self, x: Tensor, mask: Mask) -> Tensor:
+        """The encoder's layers, one after another."""
+        for layer in self.encoder:
+            x = layer(x, mask)
+        return x
+
+    def decoder_stack(
+        self,
+        x: Tensor,
+        mask: Mask,
+        memory: Sequence[Memory],
+        memory_mask: Mask,
+        start: int,
+        caches: Sequence[Cache | None],
+    ) -> Tensor:
+        """The decoder's layers, one after another, each with its own memory and cache."""
+        for layer, keys_values, cache in zip(self.decoder, memory, caches, strict=True):
             x = layer(x, mask, keys_values, memory_mask, start, cache)
-        return self.decoder_norm(x)
+        return x
 
     def _embed(self, ids: Tensor, site: str, start: int = 0) -> Tensor:
         return self.dropout(self.position[site](self.embedding.embed(ids, site), start))  # (B, L, d_model)

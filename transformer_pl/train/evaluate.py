@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transformer_pl.check.dry_run import check_classes
 from transformer_pl.config import BOS, EOS, Config, Decode, sizes
+from transformer_pl.config.components import build
 from transformer_pl.data.batches import collate, eval_batches, padded
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
@@ -109,7 +110,8 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
 
 def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) -> Transformer:
     set_up_gpu()  # a trial is translated as it was evaluated
-    model = Transformer(sizes(config.model, len(prepared.tokenizer)))
+    shape = sizes(config.model, len(prepared.tokenizer))
+    model: Transformer = build(shape.architecture, shape)
     try:
         model.load_state_dict(trial.weights())
     except RuntimeError as error:  # other names, or other shapes

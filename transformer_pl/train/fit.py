@@ -28,6 +28,7 @@ from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.precision import MasterWeights
+from transformer_pl.train.teacher import load_teachers
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
@@ -67,7 +68,7 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
     L.seed_everything(config.seed, verbose=False)
 
     # The module
-    module = TransformerModule(config, len(prepared.tokenizer))
+    module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, run.runs, prepared))
     if compiles(config):
         module.compile_model()
 

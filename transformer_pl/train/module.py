@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from transformer_pl.config import PAD, Config, Decode, sizes
@@ -15,14 +15,16 @@ from transformer_pl.config.components import build
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.tokens import evenly_spaced
-from transformer_pl.model import DecoderLayer, Transformer
+from transformer_pl.model import Transformer
 from transformer_pl.model.loss import SmoothedCrossEntropy, negative_log_likelihood, training_loss
 from transformer_pl.model.optimizer import build_optimizer
 from transformer_pl.model.slots import Stepwise, modules_with
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
+from transformer_pl.train.teacher import Teacher, build_loss
 from transformer_pl.trials.metrics import perplexity
 
 
@@ -34,13 +36,14 @@ def seed_of_rank(seed: int, rank: int) -> int:
 class TransformerModule(L.LightningModule):
     """A Transformer, its loss, its optimizer and schedule. Metrics go to the trainer's loggers."""
 
-    def __init__(self, config: Config, vocab_size: int):
+    def __init__(self, config: Config, vocab_size: int, teachers: dict[str, Teacher] | None = None):
+        """teachers: the models that the options of the loss name, by option (see `load_teachers`)."""
         super().__init__()
         self.config = config
         self.sizes = sizes(config.model, vocab_size)
-        self.model = Transformer(self.sizes)
+        self.model: Transformer = build(self.sizes.architecture, self.sizes)
         self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
-        self.loss = build(self.optim.loss, self.sizes, self.optim)
+        self.loss = build_loss(self.optim, self.sizes, teachers or {})
         self._is_stepwise = any(modules_with(self.model, Stepwise))  # whether a component asks for the step
         self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
@@ -56,9 +59,12 @@ class TransformerModule(L.LightningModule):
     def configure_model(self) -> None:
         """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
         if self.device_mesh is not None:
+            if self._loss_weights():
+                remedy = "which shards the model alone; use trainer.strategy=ddp"
+                raise InputError(f"optim.loss = {self.optim.loss.path}: must have no weights with fsdp2, {remedy}")
             shards: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"]}
-            for layer in (*self.model.encoder, *self.model.decoder):
-                if isinstance(layer, DecoderLayer):  # the encoder calls it too, before the layer's own forward
+            for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
+                if hasattr(layer, "cross_attention"):  # the encoder calls it too, before the layer's own forward
                     fully_shard(layer.cross_attention, **shards)
                     register_fsdp_forward_method(layer.cross_attention, "keys_values")
                 fully_shard(layer, **shards)
@@ -107,8 +113,7 @@ class TransformerModule(L.LightningModule):
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
-        states = self.model.states(batch.source, batch.target_in)
-        loss = training_loss(self.loss, self.model.embedding, states, batch.target_out)
+        loss = training_loss(self.loss, self.model, batch)
         self._divergence.note_loss(loss, self.trainer.global_step + 1)
         tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
@@ -221,14 +226,18 @@ class TransformerModule(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The optimizer and its schedule, Section 5.3."""
-        optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model)
+        optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model, self._loss_weights())
         check_rates(learning_rates(schedule).values(), step=1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _loss_weights(self) -> list[tuple[str, nn.Parameter]]:
+        """The weights of the loss, if it is a module that has some, by name. They are trained like the model's."""
+        return list(self.loss.named_parameters("loss")) if isinstance(self.loss, nn.Module) else []
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient of the whole batch (`optim.clip`)."""
         if self.optim.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip)
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.optim.clip)
 
     def _sum_over_ranks(self, sums: Tensor) -> list[float]:
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from transformer_pl.check.run import check_models
 from transformer_pl.config import Component, Config, custom_components_by_key, without_section
-from transformer_pl.config.components import BEFORE_OPTIONS, is_core
+from transformer_pl.config.components import before_options, is_core
 from transformer_pl.config.option_files import file_digests
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import RANKS_OF, project_version
@@ -52,6 +52,11 @@ def rehearse(configs: Iterable[Config], runs: Path) -> list[Rehearsal]:
 
     What passed is kept in `runs/checks`. Raises one InputError for all that is wrong.
     """
+    configs = list(configs)
+    if any("optim.loss" in own_parts(config) for config in configs):
+        from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
+
+        check_teachers(configs, runs)
     digests, first = list[str](), dict[str, Config]()
     for config in configs:
         digests.append(_digest(config) if own_parts(config) else "")
@@ -134,11 +139,7 @@ def _digest(config: Config) -> str:
     inputs: dict[str, Any] = {
         "parts": {key: part.model_dump() for key, part in parts.items()},
         "code": code_digests(tuple(components.items()), config.data),
-        "files": {
-            key: file_digests(part, BEFORE_OPTIONS[key.partition(".")[0]])
-            for key, part in parts.items()
-            if key != "data.task"
-        },
+        "files": {key: file_digests(part, before_options(key)) for key, part in parts.items() if key != "data.task"},
         "data": config.data.model_dump(),
         "average": config.decode.average > 1,
         "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0],

@@ -1,11 +1,13 @@
 """What the children of a rehearsal do: a small dataset, the laws that each kind of part must keep, small trainings."""
 
+import copy
 import io
 import itertools
 import math
+import operator
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from transformer_pl.train import fit
 from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.one_trial import train_and_evaluate
+from transformer_pl.train.teacher import without_teachers
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
@@ -124,7 +127,8 @@ def small(config: Config, prepared: Prepared) -> Config:
     optim, trainer, split = config.optim, config.trainer, prepared.split("train")
     keys: dict[str, dict[str, Any]] = {
         "model": {"N": 1, "N_encoder": None, "N_decoder": None, "depth": 1.0},
-        "optim": {"max_steps": STEPS, "duration": 1.0, "match": "steps", "warmup": min(STEPS, share(optim.warmup))},
+        "optim": {"max_steps": STEPS, "duration": 1.0, "match": "steps", "warmup": min(STEPS, share(optim.warmup))}
+        | {"loss": without_teachers(optim.loss)},
         "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},
         "decode": {"average": min(config.decode.average, 3)},
         "trainer": {
@@ -287,31 +291,40 @@ def _check_schedule(config: Config, vocab_size: int) -> None:
 
 
 def _check_loss(module: TransformerModule, batch: Batch) -> None:
-    """The loss is a sum over tokens, without padding, and changes nothing that it is given."""
-    optim, embedding, target = module.optim, module.model.embedding, batch.target_out
+    """The loss is a sum over tokens, without padding, and changes nothing that it is given.
 
-    def broken(law: str) -> InputError:
-        return InputError(f"optim.loss = {optim.loss.path}: {law}; fix it")
+    It is computed without dropout. A loss that draws random numbers has no one value, and need not show that it is a
+    sum.
+    """
+    path, model, loss = module.optim.loss.path, module.model, copy.deepcopy(module.loss)
 
-    loss = build(optim.loss, module.sizes, optim)
-    if isinstance(loss, nn.Module) and any(weight.requires_grad for weight in loss.parameters()):
-        raise broken("must have no weights, because the optimizer trains those of the model alone")
+    def value(batch: Batch, seed: int = 0) -> Tensor:
+        torch.manual_seed(seed)
+        return training_loss(loss, model, batch)
+
+    def changed(change: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(change(batch.source), change(batch.target_in), change(batch.target_out), batch.tokens)
+
+    def law(holds: bool, text: str) -> None:
+        if not holds:
+            raise InputError(f"optim.loss = {path}: {text}; fix it")
+
+    model.eval()
     with torch.random.fork_rng(devices=[]):
-        states, given = module.model.states(batch.source, batch.target_in), target.clone()
-        value = training_loss(loss, embedding, states, given)
-        if not isinstance(value, Tensor) or value.shape != () or not value.isfinite():
-            raise broken(f"must return one finite number, but returns {value}")
-        if not torch.equal(given, target):
-            raise broken("must not change its target, but does")
-        if not value.requires_grad:
-            raise broken("must have a gradient, but has none")
-        moved = states.detach().clone()
-        moved[target == PAD] += 1
-        if not torch.allclose(training_loss(loss, embedding, moved, target), value, rtol=1e-4):
-            raise broken(f"must leave out padding (target {PAD}), but changes with the logits at it")
-        parts = [training_loss(loss, embedding, x, y) for x, y in zip(states.split(1), target.split(1), strict=True)]
-        if not torch.allclose(torch.stack(parts).sum(), value, rtol=1e-3):
-            raise broken("must be a sum over tokens, but differs from the sum over single sentences")
+        given = changed(Tensor.clone)
+        expected = value(given)
+        is_number = isinstance(expected, Tensor) and expected.shape == () and bool(expected.isfinite())
+        law(is_number, f"must return one finite number, but returns {expected}")
+        law(all(map(torch.equal, given[:3], batch[:3])), "must not change the batch, such as its target, but does")
+        law(expected.requires_grad, "must have a gradient, but has none")
+        if value(batch, seed=1) == expected:
+            longer = changed(lambda part: nn.functional.pad(part, (0, 3), value=PAD))
+            same = torch.allclose(value(longer), expected, rtol=1e-4)
+            law(same, f"must leave out padding (target {PAD}), but changes with it")
+            parts = [value(changed(operator.itemgetter(slice(i, i + 1)))) for i in range(len(batch.source))]
+            is_sum = torch.allclose(torch.stack(parts).sum(), expected, rtol=1e-3)
+            law(is_sum, "must be a sum over tokens, but differs from the sum over single sentences")
+    model.train()
 
 
 class Observer(L.Callback):

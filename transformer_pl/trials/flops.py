@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from transformer_pl.config import Config, Sizes, sizes
-from transformer_pl.config.components import component_names
+from transformer_pl.config.components import build, component_names
 from transformer_pl.runtime.isolated import isolated
 
 ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
@@ -98,13 +98,12 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     from torch.utils.flop_counter import FlopCounterMode
 
     from transformer_pl.check.dry_run import dry_run
-    from transformer_pl.model import Transformer
 
     def count(device: str) -> Cost:
         ids: dict[str, Any] = {"dtype": torch.long, "device": device}
         counter = FlopCounterMode(display=False)
         with counter:
-            model = Transformer(c).to(device)
+            model = build(c.architecture, c).to(device)
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
 
