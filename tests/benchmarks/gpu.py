@@ -35,6 +35,7 @@ from torch.utils._pytree import tree_leaves
 from transformer_pl.config import Config, sizes
 from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.data.batches import Batch, TrainStream
+from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import write_atomically, write_json
@@ -83,7 +84,7 @@ class Generated(L.LightningDataModule):
         self.split = Split(*(Tokens.of(rng.integers(4, config.data.vocab_size, one.sum()), one) for one in sides))
 
     def train_dataloader(self) -> TrainStream:
-        return TrainStream(self.split, self.config)
+        return TrainStream(self.split, JointBPE(), self.config)
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         return Batch(*(one.pin_memory() for one in batch[:3]), batch.tokens) if GPU else batch  # type: ignore[arg-type]

@@ -132,7 +132,9 @@ def marian_training(
 
     def run() -> float:
         optim = config.optim.model_copy(update={"max_steps": 2 * steps, "duration": 1})
-        stream = TrainStream(prepared.split("train"), config.model_copy(update={"seed": next(seeds), "optim": optim}))
+        stream = TrainStream(
+            prepared.split("train"), prepared.tokenizer, config.model_copy(update={"seed": next(seeds), "optim": optim})
+        )
         for step, batch in enumerate(stream):
             if step in (0, steps):
                 tokens, began = 0, clock()

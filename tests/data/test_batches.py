@@ -8,7 +8,7 @@ import torch
 
 from transformer_pl.config import Config, Data, Optim, Trainer
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, token_batches
-from transformer_pl.data.tokenizer import BOS, EOS, PAD
+from transformer_pl.data.tokenizer import BOS, EOS, PAD, JointBPE
 from transformer_pl.data.tokens import Split, Tokens
 
 pytestmark = pytest.mark.core
@@ -131,7 +131,8 @@ def test_a_batch_holds_the_sentences_with_their_marks():
 
 def stream(split, steps=60, accumulate=1, rank=0, world=1) -> TrainStream:
     data, optim, trainer = Data(batch_tokens=40, max_length=12), Optim(max_steps=steps), Trainer(accumulate=accumulate)
-    return TrainStream(split, Config(data=data, optim=optim, trainer=trainer, seed=3), rank, world)
+    config = Config(data=data, optim=optim, trainer=trainer, seed=3)
+    return TrainStream(split, JointBPE(), config, rank, world)
 
 
 def listed(batches) -> list:

@@ -112,7 +112,7 @@ def test_the_rate_of_a_line_is_of_its_own_steps_without_validations(prepared, tm
     clock.now += 1000
     fit(prepared, keys, clock, Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt", lines=lines)
     rates = {step: line["tokens_per_s"] for step, line in lines if "tokens_per_s" in line}
-    tokens = [batch.tokens for batch in TrainStream(prepared.split("train"), keys)]
+    tokens = [batch.tokens for batch in TrainStream(prepared.split("train"), prepared.tokenizer, keys)]
     assert rates == pytest.approx({step: sum(tokens[step - 4 : step]) / 4 for step in (4, 8, 12)})
 
 

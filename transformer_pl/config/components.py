@@ -27,7 +27,8 @@ from transformer_pl.runtime.signals import component_code
 
 # The base classes of plugins, in Lightning; by name, because importing it takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
-ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data": 0, "trainer": 0}  # by key, or by section
+# By key, or else by section: how many arguments a constructor has before its options.
+ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "trainer": 0}
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 

@@ -131,6 +131,9 @@ class Data(Section):
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000, description="tokens of both languages together, special tokens included (Section 5.1)"
     )
+    batches: Component = _component(
+        "TrainStream", "the training batches: their text, order and changes", "transformer_pl.data.batches"
+    )
     batch_tokens: Count = Field(
         default=25_000, description="source tokens, and as many target tokens, in the global batch (Section 5.1)"
     )

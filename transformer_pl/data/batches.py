@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, PAD, Config
+from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 
 
@@ -112,41 +113,56 @@ class TrainStream:
     part without a sentence repeats one with only padding as its target, so that every rank makes the same steps.
     The global batches do not depend on world or accumulate.
 
-    A stream that loads the state of another continues exactly where that one was.
+    A stream that loads the state of another continues exactly where that one was. So a derived class (`data.batches`)
+    makes its changes functions of what its methods are given: of the epoch, or of the generator of a batch.
     """
 
-    def __init__(self, split: Split, config: Config, rank: int = 0, world: int = 1):
-        self.split, self.config, self.rank, self.world = split, config, rank, world
-        self.lengths = split.source.lengths_with_special, split.target.lengths_with_special
+    def __init__(self, split: Split, tokenizer: Tokenizer, config: Config, rank: int = 0, world: int = 1):
+        self.split, self.tokenizer, self.config, self.rank, self.world = split, tokenizer, config, rank, world
         self.done = 0  # micro-batches
+        self.epoch, self.first_step = 0, 0  # the epoch of the last batch, and the step that began it, from 0
 
     def __len__(self) -> int:
         return self.config.steps * self.config.trainer.accumulate
 
     def __iter__(self) -> Iterator[Batch]:
-        planned = 0  # the epoch of these batches
-        batches = self._epoch(planned)
+        split, batches = self._planned()
         while self.done < len(self):
             step, part = divmod(self.done, self.config.trainer.accumulate)
-            epoch, index = divmod(step, len(batches))  # every epoch has as many batches: only lengths decide
-            if epoch != planned:
-                planned = epoch
-                batches = self._epoch(planned)
+            while step >= self.first_step + len(batches):
+                self.epoch, self.first_step = self.epoch + 1, self.first_step + len(batches)
+                split, batches = self._planned()
             self.done += 1
-            yield self._micro(batches[index], part)
+            yield self._micro(split, batches[step - self.first_step], step, part)
 
     def state_dict(self) -> dict[str, int]:
-        return {"done": self.done}
+        return {"done": self.done, "epoch": self.epoch, "first_step": self.first_step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.done = state["done"]
+        self.epoch, self.first_step = state.get("epoch", 0), state.get("first_step", 0)  # older states have none
 
-    def _epoch(self, epoch: int) -> list[np.ndarray]:
-        data = self.config.data
-        return token_batches(*self.lengths, data.batch_tokens, data.max_length, self.config.seed, epoch)
+    def epoch_split(self, epoch: int) -> Split:
+        """The training pairs as tokens, in an epoch from 0. A derived class may give the same pairs other tokens."""
+        return self.split
 
-    def _micro(self, batch: np.ndarray, part: int) -> Batch:
+    def epoch_batches(self, split: Split, epoch: int) -> list[np.ndarray]:
+        """The global batches of an epoch in their order, each as indexes of pairs of `split`."""
+        data, sides = self.config.data, (split.source.lengths_with_special, split.target.lengths_with_special)
+        return token_batches(*sides, data.batch_tokens, data.max_length, self.config.seed, epoch)
+
+    def changed(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch as it is trained on. The number of target tokens must stay. generator: of random numbers."""
+        return batch
+
+    def _planned(self) -> tuple[Split, list[np.ndarray]]:
+        split = self.epoch_split(self.epoch)
+        return split, self.epoch_batches(split, self.epoch)
+
+    def _micro(self, split: Split, batch: np.ndarray, step: int, part: int) -> Batch:
         """This rank's share of one part of a global batch."""
         share = batch[part * self.world + self.rank :: self.world * self.config.trainer.accumulate]
-        micro = collate(self.split, share) if len(share) else nothing_to_predict(self.split, batch)
-        return micro._replace(tokens=int(self.lengths[1][batch].sum()))
+        micro = collate(split, share) if len(share) else nothing_to_predict(split, batch)
+        seed = np.random.SeedSequence((self.config.seed, step, part, self.rank)).generate_state(1, np.uint64)
+        micro = self.changed(micro, torch.Generator().manual_seed(int(seed[0])))
+        return micro._replace(tokens=int(split.target.lengths_with_special[batch].sum()))

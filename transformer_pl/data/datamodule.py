@@ -4,6 +4,7 @@ import lightning as L
 from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
+from transformer_pl.config.components import build
 from transformer_pl.data.batches import Batch, TrainStream, collate, eval_batches, nothing_to_predict
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.task import checked_scores
@@ -20,7 +21,8 @@ class DataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""
-        return TrainStream(self.prepared.split("train"), self.config, *self._rank_and_world)
+        split, tokenizer = self.prepared.split("train"), self.prepared.tokenizer
+        return build(self.config.data.batches, split, tokenizer, self.config, *self._rank_and_world)
 
     def val_dataloader(self) -> DataLoader:
         """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
