@@ -1,22 +1,21 @@
 """BPE-dropout (Provilkov et al. 2020, arXiv:1910.13267): in every epoch the training sentences are split anew.
 
-Each merge of byte-pair encoding is left out with probability p, so that a word is split in many ways. Validation and
-test sentences keep all merges.
+Byte-pair encoding merges the best pair of neighbours until none is left. Each time that it looks for the best pair,
+every pair is left out with probability p (Algorithm 1 there), so that a word is split in many ways. Validation and test
+sentences keep all merges.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
-import sentencepiece
 
 from transformer_pl.config.types import Rate
 from transformer_pl.data.batches import TrainStream
 from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.errors import InputError
-
-GREATEST_SEED = 2**32
 
 
 class BPEDropout(TrainStream):
@@ -25,18 +24,35 @@ class BPEDropout(TrainStream):
     def __init__(self, *arguments: Any, p: Rate = 0.1):
         super().__init__(*arguments)
         if not isinstance(self.tokenizer, JointBPE):
-            raise InputError(f"data.batches = {type(self).__name__}: must have the paper's byte-pair encoding")
-        self.p = p
+            rule = "must have the paper's byte-pair encoding"
+            raise InputError(f"data.batches = {type(self).__name__}: {rule}; leave out data.tokenizer")
+        self.p, self.pieces = p, self.tokenizer.vocabulary()
+        self.order = {piece: rank for rank, piece in enumerate(self.pieces)}  # earlier merges come first
 
     def epoch_split(self, epoch: int) -> Split:
-        seed = (1_000_003 * self.config.seed + epoch) % GREATEST_SEED
-        sentencepiece.set_random_generator_seed(seed)
-        with ThreadPoolExecutor(1) as thread:  # sentencepiece seeds the generator of a thread once, at its first use
-            return thread.submit(lambda: Split(*map(self._drawn, self.split))).result()
+        random = Random(f"{self.config.seed} {epoch}")  # not sentencepiece's, which no seed repeats in another process
+        return Split(*(self._drawn(side, random) for side in self.split))
 
-    def _drawn(self, side: Tokens) -> Tokens:
-        processor: Any = self.tokenizer.processor  # type: ignore[attr-defined]
-        sentences = self.tokenizer.decode(side[i] for i in range(len(side)))
-        draw = {"enable_sampling": True, "alpha": self.p, "nbest_size": -1}
-        ids = [processor.encode(sentence, **draw) for sentence in sentences]  # a list would have threads of its own
-        return Tokens.of(np.array([token for row in ids for token in row], np.uint32), [len(row) for row in ids])
+    def _drawn(self, side: Tokens, random: Random) -> Tokens:
+        sentences = [[self.pieces[token] for token in side[i]] for i in range(len(side))]
+        drawn = [[self.order[piece] for piece in self.divided(pieces, random)] for pieces in sentences]
+        return Tokens.of(np.array([*chain(*drawn)], np.uint32), [len(row) for row in drawn])
+
+    def divided(self, pieces: list[str], random: Random) -> list[str]:
+        """The same sentence in other pieces. A byte, such as <0x0A>, and an unknown character stay what they are."""
+        words: list[list[str]] = [[]]
+        for piece in pieces:
+            for symbol in [piece] if piece[:1] == "<" and len(piece) > 1 else piece:
+                if symbol == "▁":
+                    words.append([])
+                words[-1].append(symbol)
+        for word in words:
+            while pairs := [
+                i for i, (a, b) in enumerate(pairwise(word)) if a + b in self.order and random.random() >= self.p
+            ]:
+                best = min(pairs, key=lambda i: self.order[word[i] + word[i + 1]])
+                word[best : best + 2] = [word[best] + word[best + 1]]
+        return [*chain(*words)]
+
+    def _keeps(self, pair: str, random: Random) -> bool:
+        return pair in self.order and random.random() >= self.p

@@ -35,12 +35,18 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def room(module: str) -> str:
+    """A package, or a module that is in none; the command of a package, which the package cannot import, is its own."""
+    _, first, *others = module.split(".")
+    return f"{first}.__main__" if others[:1] == ["__main__"] else first
+
+
 def imports_by_room() -> dict[str, set[str]]:
-    """Which rooms each room imports: the packages, and the modules that are in none."""
+    """Which rooms each room imports."""
     rooms: dict[str, set[str]] = {}
     for module, path in FILES.items():
-        own = {name.split(".")[1] for name in imported(path) if name.startswith("transformer_pl.")}
-        rooms.setdefault(module.split(".")[1], set()).update(own)
+        own = {room(name) for name in imported(path) if name.startswith("transformer_pl.")}
+        rooms.setdefault(room(module), set()).update(own)
     return {room: others - {room} for room, others in rooms.items()}
 
 

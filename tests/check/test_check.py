@@ -9,12 +9,13 @@ from torch import nn
 
 from transformer_pl.check.__main__ import main, slot_of
 from transformer_pl.check.run import CAUSES, check_model
-from transformer_pl.config import SLOTS, Model
+from transformer_pl.config import COMPONENTS, KEYS
 from transformer_pl.config.components import import_component
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
 OWN = """
+import lightning
 import torch
 from torch import nn
 from transformer_pl.model import FeedForward, ScaledDotProductAttention
@@ -56,6 +57,54 @@ class FailsBeyond32(FeedForward):
 class Odd(nn.Module):
     def forward(self, a, b, c):
         return a
+
+
+class Loss:
+    def __init__(self, config, optim, mean: bool = False):
+        self.reduction = "mean" if mean else "sum"
+
+    def __call__(self, scores, gold):
+        return nn.functional.cross_entropy(scores.mT, gold, ignore_index=0, reduction=self.reduction)
+
+
+class LossModule(nn.Module):
+    def forward(self, logits, target):
+        return logits.sum()
+
+
+class LossOfBatch(nn.Module):
+    def of_batch(self, model, batch):
+        return 0.0
+
+
+class Schedule:
+    def __init__(self, config, optim, last: float = 1.0):
+        self.last, self.steps = last, optim.max_steps
+
+    def __call__(self, step):
+        return self.last if step == self.steps else 1e-3
+
+
+class ScheduleOfOtherNames:
+    def __call__(self, t):
+        return 1.0
+
+
+class Forgets(lightning.Callback):
+    def __init__(self, often: int = 1):
+        self.often, self.calls = often, 0
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.calls += 1
+        module.model.embedding.weight.data *= 1 - 0.001 * (self.calls >= self.often)
+
+
+class Watches(lightning.Callback):
+    pass
+
+
+class Uncalled:
+    pass
 """
 
 
@@ -126,13 +175,25 @@ def test_what_is_not_measured_is_not_said_to_hold(check, capsys):
 @pytest.mark.parametrize(
     ("path", "slot"),
     [
-        *((getattr(Model(), slot).path, slot) for slot in SLOTS),
-        ("ablations.learned_position.LearnedPosition", "position"),
-        ("ablations.recurrent_layer.RecurrentLayer", "self_attention"),
-        ("ablations.untied_embedding.UntiedEmbedding", "embedding"),
+        *((component.path, slot) for slot, component in COMPONENTS.items()),
+        (KEYS["data.task"], "data.task"),
+        ("ablations.learned_position.LearnedPosition", "model.position"),
+        ("ablations.recurrent_layer.RecurrentLayer", "model.self_attention"),
+        ("ablations.untied_embedding.UntiedEmbedding", "model.embedding"),
+        ("ablations.focal_loss.FocalLoss", "optim.loss"),
+        ("ablations.schedules.Cosine", "optim.schedule"),
+        ("ablations.muon.Muon", "optim.optimizer"),
+        ("ablations.character_tokenizer.Characters", "data.tokenizer"),
+        ("copying_task.Copying", "data.task"),
+        ("lightning.pytorch.loggers.CSVLogger", "trainer.loggers"),
+        ("lightning.pytorch.callbacks.EarlyStopping", "trainer.callbacks"),
+        *((f"stranger.{name}", "optim.loss") for name in ("Loss", "LossModule", "LossOfBatch")),
+        *((f"stranger.{name}", "optim.schedule") for name in ("Schedule", "ScheduleOfOtherNames")),
+        ("stranger.Watches", "trainer.callbacks"),
     ],
 )
-def test_the_slot_is_found_by_the_methods(path, slot):
+def test_the_slot_is_found_by_the_class_and_the_methods(module, path, slot):
+    module(OWN)
     assert slot_of(path, import_component(path)) == slot
 
 
@@ -141,7 +202,64 @@ def test_an_attention_that_lacks_an_argument_is_one():
         def forward(self, Q, K, V, mask):
             return V
 
-    assert slot_of("mine.WithoutStart", WithoutStart) == "attention"
+    assert slot_of("mine.WithoutStart", WithoutStart) == "model.attention"
+
+
+@pytest.mark.parametrize(
+    ("words", "laws"),
+    [
+        (["stranger.Loss"], {"it leaves out padding"}),
+        (["torch.optim.SGD", "momentum=0.9", "--slot", "optim.optimizer"], {"it changes every weight"}),
+        (["stranger.Schedule", "optim.warmup=8"], {"its rate is finite"}),
+        (["ablations.character_tokenizer.Characters"], {"when it is loaded again"}),
+        (["copying_task.Copying", "data.vocab_size=275"], {"the last number of a line"}),
+        (["stranger.Watches"], {"it leaves the schedule", "stranger.Watches: changed nothing"}),
+    ],
+    ids=str,
+)
+def test_what_lies_around_the_model_is_rehearsed(check, capsys, words, laws):
+    """With the laws of its kind, and those of every training."""
+    assert check(*words) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    held = [line for line in lines if line.startswith("holds   ")]
+    assert f" = {words[0]}, at scale demo" in first and f": {len(held)} laws hold" in first
+    assert ("inferred" in first) == ("--slot" not in words)
+    for law in laws | {"it is trained", "a training that is stopped and continued"}:
+        assert sum(law in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["stranger.Loss", "mean=true"], "optim.loss = stranger.Loss: must be a sum"),
+        (["stranger.Schedule", "last=nan"], "optim.schedule = stranger.Schedule: must give a finite rate"),
+        (["stranger.Forgets", "often=9"], "a training that is stopped and continues"),
+        (["stranger.Loss", "model.ffn=stranger.NotANumber"], "the_logits_are_finite"),
+    ],
+    ids=str,
+)
+def test_a_law_that_is_broken_has_a_line(check, capsys, words, named):
+    assert check(*words) == 2
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "hold" not in first and lines and all(line.startswith("BROKEN  ") for line in lines)
+    assert any(named in line for line in lines)
+
+
+def test_a_callback_that_ends_the_training_at_once_is_not_said_to_continue(check, capsys):
+    assert check("stopping_callback.StopAt", "step=1") == 0
+    assert "continued" not in capsys.readouterr().out
+
+
+def test_a_part_of_the_project_is_not_said_to_be_rehearsed(check, capsys):
+    assert check(KEYS["optim.loss"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"optim.loss = {KEYS['optim.loss']}") and "hold" not in printed
+
+
+@pytest.mark.parametrize("slot", ["ffn", "model.ffn"])
+def test_a_slot_of_the_model_has_two_names(check, capsys, slot):
+    assert check("stranger.Frozen", "--slot", slot) == 0
+    assert capsys.readouterr().out.startswith("model.ffn = stranger.Frozen, at scale demo: ")
 
 
 @pytest.mark.parametrize(
@@ -149,8 +267,15 @@ def test_an_attention_that_lacks_an_argument_is_one():
     [
         ([], "COMPONENT"),
         (["stranger.Odd"], "--slot"),
-        (["torch.optim.SGD"], "optimizer"),
-        (["stranger.Odd", "--slot", "fnn"], "fnn"),
+        (["stranger.Uncalled"], "--slot"),
+        (["builtins.int"], "--slot"),
+        (["stranger.Odd", "--slot", "fnn"], "fnn.*did you mean ffn"),
+        (["stranger.Odd", "--slot", "optim.lss"], "did you mean optim.loss"),
+        (["stranger.Uncalled", "--slot", "trainer.callbacks"], "derived from Lightning's Callback"),
+        (["stranger.Loss", "--slot", "data.task"], "derived from"),
+        (["stranger.Loss", "men=true"], "did you mean mean"),
+        (["stranger.Loss", "optim.wrmup=3"], "did you mean optim.warmup"),
+        (["copying_task.Copying", "option=3"], "data.task.option"),
         (["stranger.Odd", "--slot", "ffn"], "model.ffn = stranger.Odd"),
         (["stranger.Temperature", "2"], "2"),
         (["stranger.Temperature", "begin=2"], "begin = 2"),

@@ -3,11 +3,16 @@
 import inspect
 import re
 
+import numpy as np
 import pytest
 from helpers import ROOT
+from small_models import built, small
 
-from transformer_pl.config import COMPONENTS
+from transformer_pl import model
+from transformer_pl.config import COMPONENTS, KEYS, PAD, Optim, Site
 from transformer_pl.config.components import import_component
+from transformer_pl.data.batches import Batch, collate
+from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model.slots import HOOKS, SLOTS, call_signatures
 
 pytestmark = pytest.mark.core
@@ -44,3 +49,66 @@ def test_the_document_names_every_slot_with_its_calls_and_every_hook():
         for name, arguments in call_signatures(slot).items():
             assert (arguments if name == "__call__" else f".{name}{arguments}") in told, (slot, name)
     assert HOOKS.keys() <= named.keys()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a subclass, a loss and a callback may use
+
+
+def table(heading):
+    """The cells of the lines of the table below a heading."""
+    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [line[1:-1].split("|") for line in section.splitlines() if line.startswith("|`")]
+
+
+def names_in(cell):
+    """Each name of a cell, and its arguments where it is a method."""
+    return [(name, arguments) for name, arguments in re.findall(r"`([A-Za-z]\w*)(\([^`]*\))?`", cell)]
+
+
+MAY_USE = {
+    path if "." in path else f"{model.__name__}.{path}": names_in(f"{attributes} {methods}")
+    for classes, attributes, methods in table("What a subclass may use")
+    for path in re.findall(r"`([\w.]+)`", classes)
+}
+
+
+@pytest.mark.parametrize("path", MAY_USE)
+def test_a_subclass_may_use_what_the_document_names(path):
+    """Of an instance that is built as training builds it, with the arguments that stand there."""
+    component = import_component(path)
+    given = {"config": small(), "site": Site("decoder"), "layer": 0, "optim": Optim()}
+    instance = component(*(given[name] for name in inspect.signature(component).parameters))
+    assert MAY_USE[path]
+    for name, arguments in MAY_USE[path]:
+        if arguments:
+            parameters = inspect.signature(getattr(instance, name)).parameters.values()
+            untyped = [one.replace(annotation=inspect.Parameter.empty) for one in parameters]
+            assert str(inspect.Signature(untyped)) == arguments, name
+        else:
+            assert hasattr(instance, name) and not inspect.ismethod(getattr(instance, name)), name
+
+
+def test_the_document_names_every_class_of_the_paper():
+    """Those that fill the slots, those that are built of them, and all attributes in which they keep their parts."""
+    of_core = {component.path for component in COMPONENTS.values()} - {COMPONENTS[slot].path for slot in OF_TORCH}
+    assert of_core | {KEYS["data.task"]} <= MAY_USE.keys()
+    for module in built(small()).modules():
+        path = f"{model.__name__}.{type(module).__name__}"
+        if hasattr(model, type(module).__name__) and type(module).__module__ == f"{model.__name__}.transformer":
+            parts = {name for named in (module._modules, module._parameters, module._buffers) for name in named}
+            assert parts <= {name for name, _ in MAY_USE[path]}
+
+
+def test_a_batch_is_what_the_document_says():
+    """By its own words of the end, the beginning, padding and what follows what."""
+    assert tuple(re.findall(r"`(\w+)`", first)[0] for first, _ in table("Batches, for a loss and for a callback")) == (
+        Batch._fields
+    )
+    sides = [Tokens.of(np.arange(4, 4 + sum(lengths), dtype=np.uint32), lengths) for lengths in ([2, 3], [4, 1])]
+    batch = collate(Split(*sides), np.array([0, 1]))
+    assert batch.source.tolist() == [[4, 5, 2, 0], [6, 7, 8, 2]] and batch.tokens == 7
+    assert batch.target_in.tolist() == [[1, 4, 5, 6, 7], [1, 8, 0, 0, 0]]
+    assert batch.target_out.tolist() == [[4, 5, 6, 7, 2], [8, 2, 0, 0, 0]]
+    inside = batch.target_in[:, 1:] != PAD
+    assert (batch.target_in[:, 1:][inside] == batch.target_out[:, :-1][inside]).all()

@@ -159,6 +159,16 @@ def test_a_search_may_have_callbacks():
     assert {callback.path: callback.options} == early
 
 
+@pytest.mark.parametrize("patience", [{"min": 2, "max": 6}, {"values": [3, 5]}], ids=str)
+def test_an_option_of_a_callback_can_be_drawn(patience):
+    """Base has its default."""
+    early = {"trainer.callbacks": "lightning.pytorch.callbacks.EarlyStopping", "trainer.callbacks.monitor": "val/loss"}
+    search = search_of(space={"trainer.callbacks.patience": patience}, fixed=early)
+    assert search.base_draw == {"trainer.callbacks.patience": 3}
+    (callback,) = search.config({"trainer.callbacks.patience": 5})[0].trainer.callbacks
+    assert callback.options == {"monitor": "val/loss", "patience": 5}
+
+
 @pytest.mark.parametrize(
     ("parameter", "low", "high", "step"),
     [

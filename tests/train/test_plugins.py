@@ -8,9 +8,10 @@ import time
 import lightning as L
 import pytest
 import tiny_trials
-from helpers import write_sweep
+from helpers import little_text, write_sweep
 
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.convergence import convergence
@@ -101,6 +102,86 @@ def test_what_was_read_is_written_so_that_it_is_read_alike(keys):
         keys.get("patience", 1),
         None,
     ]
+
+
+KEYS = {"trainer.callbacks": (EARLY, "stopping_callback.StopAt"), "trainer.loggers": (CSV, CSV)}
+OPTIONS = {
+    "trainer.callbacks": [
+        {"monitor": "val/loss", "patience": 2},
+        {"monitor": "a", "mode": "max", "in_identity": False},
+    ],
+    "trainer.loggers": [{"name": "a", "flush_logs_every_n_steps": 7}],
+}
+
+
+@pytest.mark.parametrize(("key", "options"), [(key, one) for key in KEYS for one in OPTIONS[key]], ids=str)
+def test_the_options_of_one_class_can_be_keys(key, options):
+    """As text or as YAML, in one level or in two. It is the same trial as with a list."""
+    path, _ = KEYS[key]
+    listed = resolve([Level("test", {key: [{path: options}]})])
+    below = {f"{key}.{name}": value for name, value in options.items()}
+    as_text = {name: str(value) for name, value in below.items()}
+    spelled = [
+        [{key: path} | below],
+        [{key: path} | as_text],
+        [as_text | {key: path}],
+        [{key: path}, below],
+        [{key: [path]}, as_text],
+        [{key: json.dumps([{path: dict.fromkeys(options, "lower")}])}, below],
+    ]
+    for levels in spelled:
+        found = resolve([Level(f"level {i}", keys) for i, keys in enumerate(levels)])
+        assert found == listed and row_identity(found) == row_identity(listed)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_level_that_names_the_class_drops_the_options_of_lower_levels(key):
+    path, other = KEYS[key]
+    lower = Level("lower", {key: path, f"{key}.name": "a"})
+    for higher in (other, [other], [{other: {}}, path]):
+        alone = Level("higher", {key: higher})
+        assert resolve([lower, alone]) == resolve([alone])
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("count", [0, 2])
+def test_options_of_no_single_class_are_one_mistake_that_names_them(key, count):
+    with pytest.raises(InputError) as caught:
+        resolve([Level("a", {key: list(KEYS[key][:count])}), Level("b", {f"{key}.first": 1, f"{key}.second": 2})])
+    (message,) = caught.value.messages
+    assert message.startswith("a and b: ") and f"{key}.first = 1, {key}.second = 2" in message
+
+
+def test_a_wrong_list_is_one_mistake_with_options_or_without():
+    with pytest.raises(InputError) as caught:
+        resolve([Level("test", {"trainer.callbacks": "[nowhere", "trainer.callbacks.step": 5})])
+    assert len(caught.value.messages) == 1
+
+
+@pytest.mark.parametrize(("option", "told"), [("stp", "did you mean step?"), ("step", "step = many")])
+def test_an_option_that_is_a_key_is_checked_by_the_constructor(option, told):
+    keys = {"trainer.callbacks": "stopping_callback.StopAt", f"trainer.callbacks.{option}": "many"}
+    with pytest.raises(InputError, match=re.escape(told)):
+        trial_config([Level("test", keys)])
+
+
+def test_a_grid_and_a_variant_change_an_option_of_a_callback(tmp_path):
+    text = {"data.path": str(little_text(tmp_path / "text"))}
+    stop = {"trainer.callbacks": "stopping_callback.StopAt"}
+    steps = {"trainer.callbacks.step": [5, 3, 10]}
+    grid = read_sweep(write_sweep(tmp_path / "grid.yaml", tiny_trials.TINY | text | stop | steps))
+    variants = ["base", *(f"trainer.callbacks=stopping_callback.StopAt trainer.callbacks.step={n}" for n in (5, 3, 10))]
+    rows = read_sweep(write_sweep(tmp_path / "rows.yaml", tiny_trials.TINY | text | {"variant": variants})).rows
+    assert [row.name for row in grid.rows] == [f"callbacks=StopAt(step={n})" for n in (5, 3, 10)]
+    assert [row_identity(row.configs[0]) for row in grid.rows] == [row_identity(row.configs[0]) for row in rows[1:]]
+
+
+def test_the_train_command_takes_an_option_of_a_callback(tmp_path):
+    keys = {"trainer.callbacks": "stopping_callback.StopAt", "trainer.callbacks.step": 3}
+    code, trial = tiny_trials.train(tmp_path / "runs", keys | {"optim.max_steps": 6})
+    assert code == 0 and trial.result().steps == 3
+    listed = {"trainer.callbacks": json.dumps([{"stopping_callback.StopAt": {"step": 3}}])}
+    assert tiny_trials.train(tmp_path / "runs", listed | {"optim.max_steps": 6})[1].folder == trial.folder
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,55 @@
 """Check a component:  python -m transformer_pl.check my_ablation.Alibi [option=value] [model.h=4]
 
-Builds small models around it and measures the properties that every component keeps. The sweep and train commands
-measure the same before they train anything.
+Builds small models around a component of the model, and measures the properties that each of them keeps. Whatever else
+a row may bring (an optimizer, a schedule, a loss, a tokenizer, a task, a callback, a logger) is rehearsed in a small
+training, by the laws of its kind. The sweep and train commands do the same before they train anything.
 """
 
 import argparse
 import inspect
+import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
-from transformer_pl.config import SLOTS, custom_components
-from transformer_pl.config.components import check_components, component_names, import_component
+from transformer_pl.config import WITH_OPTIONS, Config, custom_components
+from transformer_pl.config.components import BASES, component_names, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, run_command
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.isolated import isolated
+from transformer_pl.train.rehearsal import check_all, own_parts
+from transformer_pl.trials.trial_config import mistakes_of_parts
 
 EXAMPLES = """\
 examples:
   python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
   python -m transformer_pl.check ablations.local_attention.LocalAttention window=4 model.h=4
+  python -m transformer_pl.check ablations.focal_loss.FocalLoss gamma=1
+  python -m transformer_pl.check my_callback.StopAt step=5 --slot trainer.callbacks
 
-exit codes: 0 no property is broken; 2 one is broken, or the input is wrong; 130, 143 stopped
+exit codes: 0 nothing is broken; 2 a property or a law is broken, or the input is wrong; 130, 143 stopped
 """
+# The keys of all slots, by what --slot calls them: those of the model have short names.
+BY_SLOT = {key.removeprefix("model."): key for key in (*WITH_OPTIONS, "data.task")}
+OF_LOSSES = ("of_states", "of_batch")  # what no class but a loss has
 
 
 def main(argv: list[str]) -> int:
-    """Print how many properties hold, and a line for each of the others; return 0, or 2 if one is broken."""
+    """Print what holds of a component, and a line for whatever is broken; return 0, or 2 if something is broken."""
     options = _read_argv(argv)
     slot = options.slot or slot_of(options.component, import_component(options.component))
-    inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
     config = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))])
-    if mistakes := check_components(config):
+    if mistakes := mistakes_of_parts(config):
         raise InputError(*mistakes)
+    inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
+    where = f"{slot} = {options.component}, at scale {options.scale}{inferred}"
+    return _measure(config, where) if slot.startswith("model.") else _rehearse(config, where)
+
+
+def _measure(config: Config, where: str) -> int:
+    """Measure the properties of a component of the model."""
     model = config.model
     vocab_size = 1000  # a sweep checks a component of `embedding` with its own
     measured = isolated(component_names(model), measured_properties, model, vocab_size)
@@ -42,7 +59,6 @@ def main(argv: list[str]) -> int:
         for name, why in exempt(component).items()
     }
     held = sum(how is None for how in measured.values())  # nothing else is measured where logits are not finite
-    where = f"model.{slot} = {options.component}, at scale {options.scale}{inferred}"
     print(f"{where}: {held} of {len(CAUSES)} properties hold")
     for name, why in exempted.items():
         print(f"exempt  {name}: {why}")
@@ -54,51 +70,91 @@ def main(argv: list[str]) -> int:
     return 2 if any(measured.values()) else 0
 
 
+def _rehearse(config: Config, where: str) -> int:
+    """Rehearse what lies around the model. What was found before is not read: the part is tried now."""
+    if not own_parts(config):
+        print(f"{where}: a part of the project, or its default; a rehearsal is of others")
+        return 0
+    with tempfile.TemporaryDirectory() as runs:
+        try:
+            (found,) = check_all([config], Path(runs))
+        except InputError as error:
+            print(f"{where}: the rehearsal fails")
+            for message in error.messages:
+                print(f"BROKEN  {message}")
+            return 2
+    print(f"{where}: {len(found.laws)} laws hold in a rehearsal")
+    for law in found.laws:
+        print(f"holds   {law}")
+    for note in found.notes:
+        print(f"note    {note}")
+    return 0
+
+
 def _read_argv(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="python -m transformer_pl.check",
         usage="%(prog)s COMPONENT [KEY=VALUE ...] [options]",
-        description="Check causality, padding, caching and gradients of a component. Defaults are in parentheses.",
+        description="Check causality, padding, caching and gradients of a component of the model; rehearse whatever "
+        "else a row may bring, such as a loss, in a small training. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
     parser.add_argument(
         "settings", nargs="*", default=[], metavar="KEY=VALUE", help="its options, and keys such as model.h=4"
     )
-    group = parser.add_argument_group("the model around it")
-    group.add_argument("--slot", choices=SLOTS, metavar="SLOT", help=f"{', '.join(SLOTS)} (inferred from its methods)")
+    group = parser.add_argument_group("what is around it")
+    slots = f"{', '.join(BY_SLOT)} (inferred from its class and its methods)"
+    group.add_argument("--slot", type=_slot, metavar="SLOT", help=slots)
     sizes = "the scale whose sizes it has (%(default)s)"
     group.add_argument("--scale", metavar="S", default=DEFAULT_SCALE, help=sizes)
     return parser.parse_args(argv)
 
 
+def _slot(word: str) -> str:
+    """Read a slot by its key, or one of the model without its section."""
+    if word not in (*BY_SLOT, *BY_SLOT.values()):
+        raise argparse.ArgumentTypeError(f"{shown(repr(word))}: no such slot{suggestion(word, BY_SLOT)}")
+    return BY_SLOT.get(word, word)
+
+
 def _keys(slot: str, options: argparse.Namespace) -> dict[str, Any]:
     """The keys of the config that the command line sets."""
-    keys = {f"model.{slot}": options.component}
+    keys = {slot: options.component}
     for key, value in read_pairs(options.settings, "command line").values.items():
-        keys[key if key.startswith("model.") else f"model.{slot}.{key}"] = value
+        keys[key if "." in key else f"{slot}.{key}"] = value
     return keys
 
 
-def slot_of(path: str, component: type) -> str:
-    """The slot that a component fits, by its methods and by how many arguments its `forward` takes."""
-    from torch import nn  # takes seconds, which --help does not need
+def slot_of(path: str, component: Any) -> str:
+    """The key that a class fits: by what it is derived from, else by its methods and the arguments of its call."""
+    import torch  # takes seconds, which --help does not need
 
-    from transformer_pl.model.slots import call_signatures
+    from transformer_pl.data.tokenizer import Tokenizer
+    from transformer_pl.model import slots
+    from transformer_pl.task import Task
 
-    if not issubclass(component, nn.Module):
-        remedy = "a sweep checks an optimizer, schedule, loss or tokenizer itself"
-        raise InputError(f"{path}: must be a part of the model, a torch.nn.Module, but is not; {remedy}")
-    _, *arguments = inspect.signature(component.forward).parameters  # without self
+    bases = {"optim.optimizer": torch.optim.Optimizer, "data.tokenizer": Tokenizer, "data.task": Task}
+    for key, base in bases.items():
+        if issubclass(component, base):
+            return key
+    for key, name in BASES.items():
+        if name in [parent.__name__ for parent in component.__mro__]:
+            return key
+    is_module = issubclass(component, torch.nn.Module)
+    call = component.forward if is_module else component.__call__  # which is no function where the class has none
+    arguments = list(inspect.signature(call).parameters)[1:] if inspect.isfunction(call) else []  # without self
     if arguments[:1] == ["Q"]:
-        return "attention"
-    fitting = dict[str, int]()  # the slots whose methods it has, with their number
-    for slot in SLOTS:
-        methods = call_signatures(f"model.{slot}")
-        called = methods.pop("__call__", None)
-        count = None if called is None else called.count(",") + 1
-        if all(hasattr(component, method) for method in methods) and count in (None, len(arguments)):
-            fitting[slot] = len(methods)
+        return "model.attention"
+    if any(hasattr(component, name) for name in OF_LOSSES):
+        return "optim.loss"
+    fitting = dict[str, tuple[int, bool]]()  # the slots whose methods it has, with their number; whether names agree
+    for slot in [slot for slot in slots.SLOTS if is_module or not slot.startswith("model.")]:
+        methods = slots.call_signatures(slot)
+        called = re.findall(r"(?<=[( ])\w+", methods.pop("__call__", ""))
+        is_called_so = not called or len(called) == len(arguments)
+        if is_called_so and all(hasattr(component, method) for method in methods):
+            fitting[slot] = len(methods), called == arguments
     if fitting:
         return max(fitting, key=lambda slot: fitting[slot])
     raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")

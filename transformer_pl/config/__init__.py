@@ -11,6 +11,7 @@ from transformer_pl.config.keys import (
     PLUGINS,
     SIZE_NAMES,
     SLOTS,
+    WITH_OPTIONS,
     Config,
     Data,
     Decode,

@@ -139,15 +139,18 @@ def _options(
     return options
 
 
-def option_default(config: Config, key: str) -> Any:
-    """The default of an option, such as `optim.optimizer.momentum`, in the component that fills its slot.
+def option_value(config: Config, key: str) -> Any:
+    """The value of an option, such as `optim.optimizer.momentum`: its default where it is not given.
 
-    None where the option has no default, and where the key is no option.
+    None where the option has no default, where the key is no option, and where it is one of no single callback.
     """
     if not is_option(key):
         return None
     section, slot, name = key.split(".")
-    return _defaults(getattr(getattr(config, section), slot), before_options(f"{section}.{slot}")).get(name)
+    filled, before = getattr(getattr(config, section), slot), before_options(f"{section}.{slot}")
+    components = filled if isinstance(filled, tuple) else (filled,)
+    values = [_defaults(component, before) | component.options for component in components]
+    return values[0].get(name) if len(values) == 1 else None
 
 
 def _defaults(component: Component, before: int) -> dict[str, Any]:

@@ -257,17 +257,18 @@ COMPONENTS: dict[str, Component] = {  # every slot with its default, by its key,
     if isinstance(value, Component)
 }
 PLUGINS = tuple(Trainer().plugins)  # the keys that list callbacks and loggers
+WITH_OPTIONS = (*COMPONENTS, *PLUGINS)  # the keys that name classes, whose options are keys below them
 
 
 def is_known_key(key: str) -> bool:
-    """Whether a dotted key exists. Any identifier may be a component's option: its signature is checked later."""
+    """Whether a dotted key exists. Any identifier may be an option of a class: its signature is checked later."""
     return key in KEYS or is_option(key)
 
 
 def is_option(key: str) -> bool:
-    """Whether a dotted key is an option of a component, such as `model.ffn.activation`."""
+    """Whether a dotted key is an option of a class, such as `model.ffn.activation` or `trainer.callbacks.patience`."""
     slot, _, option = key.rpartition(".")
-    return slot in COMPONENTS and option.isidentifier()
+    return slot in WITH_OPTIONS and option.isidentifier()
 
 
 def without_section(key: str) -> str:

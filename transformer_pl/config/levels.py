@@ -3,14 +3,14 @@
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COMPONENTS, KEYS, Config, is_known_key, unknown_key
-from transformer_pl.config.constraints import broken_constraints
+from transformer_pl.config import COMPONENTS, KEYS, PLUGINS, WITH_OPTIONS, Config, is_known_key, unknown_key
+from transformer_pl.config.constraints import BrokenConstraint, broken_constraints
 from transformer_pl.config.types import Positive, Section, constraint_of, plain_value
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml
@@ -30,12 +30,12 @@ class Level(NamedTuple):
 def merge(levels: Iterable[Level]) -> dict[str, tuple[Any, str]]:
     """Merge levels, lowest first: return each key's value and the place that it comes from.
 
-    A level that names a component drops the options that lower levels gave for its slot. A level that names a dataset
-    drops the subset and the revision that lower levels gave.
+    A level that names a component, or callbacks, drops the options that lower levels gave for its slot. A level that
+    names a dataset drops the subset and the revision that lower levels gave.
     """
     merged: dict[str, tuple[Any, str]] = {}
     for place, values in levels:
-        for slot in COMPONENTS.keys() & values.keys():
+        for slot in values.keys() & set(WITH_OPTIONS):
             merged = {key: v for key, v in merged.items() if not key.startswith(f"{slot}.")}
         if values.keys() & {"data.path", "data.hub"}:
             merged = {key: v for key, v in merged.items() if key not in ("data.subset", "data.revision")}
@@ -59,12 +59,22 @@ def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
     merged = merge(levels)
     config, wrong = _read_by_type(merged)
     messages = list(wrong.values())
-    for keys, constraint in broken_constraints(config):
+    for keys, constraint in [*broken_constraints(config), *_options_of_no_single_class(merged, config)]:
         if not wrong.keys() & set(keys):
             places = dict.fromkeys(merged[key][1] for key in keys if key in merged)
-            values = ", ".join(f"{key} = {shown(config.flat()[key])}" for key in keys)
+            flat = {key: value for key, (value, _) in merged.items()} | config.flat()
+            values = ", ".join(f"{key} = {shown(flat[key])}" for key in keys)
             messages.append(f"{' and '.join(places) or 'defaults'}: {values}: {constraint}")
     return config, messages
+
+
+def _options_of_no_single_class(merged: Mapping[str, Any], config: Config) -> Iterator[BrokenConstraint]:
+    """Options of callbacks or loggers that are keys, where the list has not exactly one class."""
+    for slot in PLUGINS:
+        options = [key for key in merged if key.startswith(f"{slot}.") and is_known_key(key)]
+        if options and len(config.trainer.plugins[slot]) != 1:
+            remedy = "write those of several in the list, such as [{my.Stop: {step: 5}}, my.Log]"
+            yield (slot, *options), f"{slot} must name exactly one class, of which these are options; {remedy}"
 
 
 def type_errors(level: Level) -> list[str]:
@@ -79,7 +89,7 @@ def _read_by_type(merged: Mapping[str, tuple[Any, str]]) -> tuple[Config, dict[s
         if not is_known_key(key):
             wrong[key] = f"{place}: {key} = {shown(value)}: {unknown_key(key)}"
     while True:
-        right = {key: value_and_place for key, value_and_place in merged.items() if key not in wrong}
+        right = {key: v for key, v in merged.items() if not wrong.keys() & {key, key.rpartition(".")[0]}}
         try:
             return Config.model_validate(_nest(right)), wrong
         except ValidationError as error:
@@ -98,8 +108,8 @@ def _nest(merged: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
         name, _, option = name.partition(".")
         if not name:
             nested[section] = value
-        elif default := COMPONENTS.get(f"{section}.{name}"):
-            component = nested.setdefault(section, {}).setdefault(name, {"path": default.path, "options": {}})
+        elif (slot := f"{section}.{name}") in WITH_OPTIONS:
+            component = nested.setdefault(section, {}).setdefault(name, {"path": KEYS[slot], "options": {}})
             if option:
                 component["options"][option] = plain_value(value)
             else:

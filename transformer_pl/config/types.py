@@ -116,14 +116,21 @@ class Callback(Plugin):
 
 
 def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
-    """The path and options of each entry of `a.B`, `{a.B: {option: 1}}`, or a list of these, which may be text."""
+    """The path and options of each entry of `a.B`, `{a.B: {option: 1}}`, or a list of these, which may be text.
+
+    A mapping with `path` and `options` has all this as its path. The options are those of the only entry.
+    """
+    beside: dict[str, Any] = {}
+    if isinstance(value, dict) and value.keys() == {"path", "options"}:
+        beside, value = value["options"], value["path"]
     try:
         read = parse_yaml(value) if isinstance(value, str) else value
         entries = read if isinstance(read, list | tuple) else [read]
         written: list[Any] = [entry.as_written if isinstance(entry, Plugin) else entry for entry in entries]
         pairs = [pair for entry in written for pair in ({entry: None} if isinstance(entry, str) else entry).items()]
+        added = beside if len(pairs) == 1 else {}
         return [
-            (path, {str(name): plain_value(option) for name, option in (options or {}).items()})
+            (path, {str(name): plain_value(option) for name, option in ((options or {}) | added).items()})
             for path, options in pairs
         ]
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_pl.config import KEYS, Config, is_known_key, without_section
-from transformer_pl.config.components import option_default
+from transformer_pl.config.components import option_value
 from transformer_pl.config.levels import Level, read_levels, scale_level
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import MOST_TRIALS, Row, Sweep
@@ -113,7 +113,7 @@ def _why_not_tunable(key: str, sweep: Sweep) -> str | None:
 def _value(config: Config, key: str) -> Any:
     """The value of a key. An option that is not given has its default."""
     flat = config.flat()
-    return flat[key] if key in flat else option_default(config, key)
+    return flat[key] if key in flat else option_value(config, key)
 
 
 def _points(base: Config, center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from optuna.trial import create_trial
 from pydantic import BaseModel, Field, ValidationError
 
 from transformer_pl.config import PLUGINS, Config, is_known_key, nominal_sizes, unknown_key
-from transformer_pl.config.components import option_default
+from transformer_pl.config.components import option_value
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, constraint_of
@@ -112,7 +112,7 @@ class Search(BaseModel):
         """The values of the base for the keys of the space."""
         base = self.base
         flat = base.flat() | nominal_sizes(base.model) | {"variant": "base"}
-        return {key: flat[key] if key in flat else option_default(base, key) for key in self.space}
+        return {key: flat[key] if key in flat else option_value(base, key) for key in self.space}
 
 
 def read_search(

@@ -28,6 +28,31 @@ from transformer_pl.runtime.isolated import isolated
 from transformer_pl.trials.identity import identity_callbacks
 from transformer_pl.trials.trial_run import code_digests
 
+WHOLE = "it is trained, validated, saved, evaluated, decoded and scored"
+CONTINUED = "a training that is stopped and continued comes to the same weights and scores"
+LAWS = {  # by key, what `stages.py` checks of a part beside that
+    "optim.optimizer": (
+        "it changes every weight that has a gradient",
+        "it reads every key of its groups of parameters",
+    ),
+    "optim.schedule": ("its rate is finite and not negative throughout the training",),
+    "optim.loss": (
+        "it returns one finite number, which has a gradient",
+        "it leaves out padding",
+        "it is a sum over tokens: the loss of a batch is the sum of those of its sentences",
+        "it changes no target, and has no weights of its own",
+    ),
+    "data.tokenizer": (
+        "every sentence has tokens, the same alone as among others, and their text is not blank",
+        "a long sentence keeps the tokens of its end",
+        "when it is loaded again it gives the same tokens",
+    ),
+    "data.task": (
+        "its metrics are finite, and its score is that of the sums of the numbers of lines",
+        "the last number of a line depends on the reference alone",
+    ),
+    "trainer.callbacks": ("it leaves the schedule of the rate as it is",),
+}
 REVISION = 1  # raised when the rehearsal becomes stricter: then every part is rehearsed again
 
 
@@ -36,6 +61,7 @@ class Rehearsal(NamedTuple):
 
     passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
     notes: Sequence[str] = ()  # what a plan prints about the parts
+    laws: Sequence[str] = ()  # what holds of the parts
 
 
 def own_parts(config: Config) -> dict[str, Component]:
@@ -104,14 +130,16 @@ def _rehearse(config: Config, runs: Path) -> Rehearsal:
     except OSError:
         parent = None  # the system's folder for temporary files
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent) as folder:
+        laws = [WHOLE, *(law for key in own_parts(config) for law in LAWS.get(key.partition("[")[0], ()))]
         config, found = _stage(names, "whole", config, runs, Path(folder))
         if (steps := found.pop("steps")) > 1:
             _stage(names, "stopped", config, Path(folder), 1 + steps // 2)
-            _stage(f"{names}: a training that is stopped and continues", "continued", config, Path(folder))
+            what = f"{names}: a training that is stopped and continues"
+            laws += [CONTINUED] if _stage(what, "continued", config, Path(folder)) else []
         if identity_callbacks(config) and _stage(names, "idle", config, Path(folder)):
             remedy = "write in_identity: false beside the options of one that only watches"
             found["notes"] = [*found["notes"], f"{names}: changed nothing in the rehearsal; {remedy}"]
-        return Rehearsal(**found)
+        return Rehearsal(**found, laws=laws)
 
 
 def _stage(what: str, name: str, *arguments: Any) -> Any:

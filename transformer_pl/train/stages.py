@@ -87,16 +87,20 @@ def stopped(config: Config, folder: Path, step: int) -> None:
         _train(config, folder, "stopped", stop_at=step)
 
 
-def continued(config: Config, folder: Path) -> None:
-    """Continue the stopped training to its end. Raises an InputError where it differs from the whole one."""
+def continued(config: Config, folder: Path) -> bool:
+    """Continue the stopped training to its end. Raises an InputError where it differs from the whole one.
+
+    Returns whether they were compared.
+    """
     _train(config, folder, "stopped")
     if config.trainer.accelerator == "gpu":  # sums on a GPU may round differently each time
-        return
+        return False
     if unequal := _unequal(folder, "whole", "stopped"):
         raise InputError(
             f"must come to the same end as one that is not stopped, but differs in {', '.join(unequal[:3])}: some "
             "state is neither saved (state_dict, load_state_dict, a buffer) nor a function of the step; save it"
         )
+    return True
 
 
 def idle(config: Config, folder: Path) -> bool:
