@@ -47,12 +47,11 @@ class BPEDropout(TrainStream):
                     words.append([])
                 words[-1].append(symbol)
         for word in words:
-            while pairs := [
-                i for i, (a, b) in enumerate(pairwise(word)) if a + b in self.order and random.random() >= self.p
-            ]:
+            while pairs := [i for i, pair in enumerate(pairwise(word)) if self._keeps(*pair, random)]:
                 best = min(pairs, key=lambda i: self.order[word[i] + word[i + 1]])
                 word[best : best + 2] = [word[best] + word[best + 1]]
         return [*chain(*words)]
 
-    def _keeps(self, pair: str, random: Random) -> bool:
-        return pair in self.order and random.random() >= self.p
+    def _keeps(self, first: str, second: str, random: Random) -> bool:
+        """Whether two neighbours may be merged this time."""
+        return first + second in self.order and random.random() >= self.p

@@ -3,6 +3,7 @@
 import torch
 
 from transformer_pl.config import Sizes, sizes
+from transformer_pl.config.components import build
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.batches import PAD
 from transformer_pl.model import Transformer
@@ -32,4 +33,4 @@ def forward_cost(config: Sizes, *shape: int) -> Cost:
 
 def built(config: Sizes) -> Transformer:
     torch.manual_seed(6)
-    return Transformer(config)
+    return build(config.architecture, config)

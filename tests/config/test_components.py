@@ -4,7 +4,7 @@ import pytest
 
 from transformer_pl.check.dry_run import dry_run
 from transformer_pl.config import COMPONENTS, KEYS, Component, Config, components, sizes
-from transformer_pl.config.components import check_components
+from transformer_pl.config.components import before_options, check_components
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 
@@ -153,7 +153,7 @@ def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
 
 @pytest.mark.parametrize("key", COMPONENTS)
 def test_a_mistake_names_its_key(module, key):
-    arguments = "self" if key == "data.tokenizer" else "self, config, site"
+    arguments = ", ".join(["self", *(f"given{i}" for i in range(before_options(key)))])
     module(MODULE + f"class Plain:\n    def __init__({arguments}):\n        pass\n")
     assert check_components(configured({key: "stranger.Plain"})) == []
     for keys in (

@@ -176,3 +176,67 @@ def test_a_resumed_stream_yields_what_was_left(split, accumulate):
         begun = listed(itertools.islice(first, done))
         second.load_state_dict(first.state_dict())
         assert begun + listed(second) == whole
+
+
+# What a derived class may change
+
+
+class Redrawn(TrainStream):
+    """Other tokens in every epoch, of other lengths, and random noise in every batch."""
+
+    def epoch_split(self, epoch):
+        rng = np.random.default_rng(epoch)
+        return Split(*(tokens(list(rng.integers(1, 14, 50 - epoch)), epoch + side) for side in (1, 2)))
+
+    def changed(self, batch, generator):
+        return batch._replace(source=batch.source + torch.randint(0, 9, batch.source.shape, generator=generator))
+
+
+def redrawn(accumulate=1, **ranks) -> TrainStream:
+    return Redrawn(*vars_of(stream(None, accumulate=accumulate)), **ranks)
+
+
+def vars_of(one: TrainStream) -> tuple:
+    return one.split, one.tokenizer, one.config
+
+
+def test_epochs_may_have_other_tokens_and_other_numbers_of_batches():
+    one = redrawn()
+    counts = [len(one.epoch_batches(one.epoch_split(epoch), epoch)) for epoch in range(9)]
+    assert len(set(counts)) > 1
+    planned = [
+        collate(one.epoch_split(epoch), batch)
+        for epoch in range(9)
+        for batch in one.epoch_batches(one.epoch_split(epoch), epoch)
+    ]
+    assert [b.target_out.tolist() for b in one] == [b.target_out.tolist() for b in planned[:60]]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_is_drawn_anew_is_the_same_after_a_stop(accumulate):
+    whole = listed(redrawn(accumulate))
+    for done in (0, 1, 7 * accumulate, 8 * accumulate, len(whole) - 1):
+        first, second = redrawn(accumulate), redrawn(accumulate)
+        begun = listed(itertools.islice(first, done))
+        second.load_state_dict(first.state_dict())
+        assert begun + listed(second) == whole
+
+
+def test_random_changes_are_others_in_each_batch_and_on_each_rank():
+    ranks = [list(redrawn(2, rank=rank, world=2)) for rank in (0, 1)]
+    one_split = Split(*(tokens([3] * 50, side) for side in (1, 2)))
+    noises = []
+    for rank in (0, 1):
+        same = redrawn(2, rank=rank, world=2)
+        same.epoch_split = lambda epoch: one_split
+        plain = TrainStream(one_split, same.tokenizer, same.config, rank, 2)
+        noises += [str((b.source - a.source)[:2].tolist()) for a, b in zip(plain, same, strict=True)]
+    assert len(ranks[0]) == 120 and len(set(noises)) > 0.9 * len(noises)
+
+
+def test_a_state_of_before_continues_the_same():
+    """It holds the number of micro-batches alone."""
+    whole = listed(redrawn())
+    later = redrawn()
+    later.load_state_dict({"done": 23})
+    assert listed(later) == whole[23:]

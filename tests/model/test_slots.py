@@ -19,7 +19,7 @@ pytestmark = pytest.mark.core
 TEXT = (ROOT / "ablations" / "SLOTS.md").read_text(encoding="utf-8")
 LINES = [line.strip("|").split("|") for line in TEXT.splitlines() if line.startswith("|`")]
 OF_TORCH = {"optim.optimizer"}  # whose type is torch's own
-CLASSES = {"data.tokenizer"}  # whose type is a class to derive from
+CLASSES = {"data.tokenizer", "data.batches"}  # whose type is a class to derive from
 
 
 def signature(method):
@@ -78,6 +78,7 @@ def test_a_subclass_may_use_what_the_document_names(path):
     """Of an instance that is built as training builds it, with the arguments that stand there."""
     component = import_component(path)
     given = {"config": small(), "site": Site("decoder"), "layer": 0, "optim": Optim()}
+    given |= {"split": Split(*[Tokens.of(np.empty(0, np.uint16), [])] * 2), "tokenizer": None, "rank": 0, "world": 1}
     instance = component(*(given[name] for name in inspect.signature(component).parameters))
     assert MAY_USE[path]
     for name, arguments in MAY_USE[path]:

@@ -15,6 +15,8 @@ from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
 from transformer_pl.runtime.errors import InputError, described
 
+MODULE = (nn.Module, "torch.nn.Module")
+
 
 def dry_run(config: Sizes) -> str:
     """Run a model with one layer per stack, forward and backward, and check what each component returns.
@@ -49,9 +51,9 @@ def check_classes(config: Model | Sizes) -> None:
     messages = []
     for slot, component in custom_components(config).items():
         component_class = import_component(component.path)
-        base = Transformer if slot == "architecture" else nn.Module
+        base, name = (Transformer, "transformer_pl.model.Transformer") if slot == "architecture" else MODULE
         if not issubclass(component_class, base):
-            rule = f"must be a {base.__module__}.{base.__name__}, but is another class; derive one"
+            rule = f"must be a {name}, but is another class; derive one"
             messages.append(f"{named(slot, component_class)}: {rule}")
     if messages:
         raise InputError(*messages)

@@ -199,18 +199,18 @@ class JointBPE(Tokenizer):
         return train_bpe(itertools.chain.from_iterable(pairs()), vocab_size)
 
     def load(self, model: bytes) -> None:
-        self.processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
 
     def __len__(self) -> int:
-        return self.processor.get_piece_size()
+        return self._processor.get_piece_size()
 
     def to_ids(self, sentences: list[str], side: str) -> list[list[int]]:
-        return self.processor.encode(sentences, num_threads=-1)  # all cores
+        return self._processor.encode(sentences, num_threads=-1)  # all cores
 
     def to_texts(self, ids: list[list[int]]) -> list[str]:
         """A model may generate bytes that are not UTF-8: they become U+FFFD."""
-        return self.processor.decode(ids)
+        return self._processor.decode(ids)
 
     def vocabulary(self) -> list[str]:
         """Every token by its id, with ▁ for a blank. Merges are in the order in which they were learned."""
-        return [self.processor.id_to_piece(i) for i in range(len(self))]
+        return [self._processor.id_to_piece(i) for i in range(len(self))]

@@ -1,0 +1,114 @@
+"""Losses that see the model: their weights are trained, and a finished trial can be their teacher."""
+
+import pytest
+import tiny_trials
+import torch
+from small_trainings import config as training_config
+
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.teacher import Teacher
+from transformer_pl.trials.trial import Trial
+
+DISTILLED = {"optim.loss": "ablations.distillation.WordDistillation"}
+OWN = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Temperature(nn.Module):
+    def __init__(self, config, optim):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, logits, target):
+        return F.cross_entropy((logits * self.temperature).transpose(1, 2), target, ignore_index=0, reduction="sum")
+"""
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A finished trial, and the runs folder that it is in."""
+    runs = tmp_path_factory.mktemp("teacher") / "runs"
+    code, trial = tiny_trials.train(runs, {"seed": 7})
+    assert code == 0
+    return runs, trial
+
+
+def students(runs, teacher):
+    return [Trial(path) for path in sorted((runs / "trials").iterdir()) if path != teacher.folder]
+
+
+def train(runs, keys):
+    """The exit code and the errors of the train command with these keys; see `tiny_trials.train`."""
+    from transformer_pl.train.__main__ import main
+
+    printed = tiny_trials.TINY | {"data.path": runs.parent / "text"} | keys
+    return tiny_trials.ended(main, f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items()))
+
+
+def test_a_student_learns_from_its_teacher(teacher):
+    """Its id depends on the teacher's, its weights on what the teacher says, and the teacher's are not kept with it."""
+    runs, trial = teacher
+    for weight in (0.0, 0.9):
+        code, _, _ = train(runs, DISTILLED | {"optim.loss.teacher": trial.result().id, "optim.loss.weight": weight})
+        assert code == 0
+    alone, taught = students(runs, trial)
+    assert alone.result().id != taught.result().id
+    assert alone.weights().keys() == taught.weights().keys() == trial.weights().keys()
+    assert any(not torch.equal(value, taught.weights()[name]) for name, value in alone.weights().items())
+    assert taught.identity_inputs()["optim.loss.teacher"] == trial.result().id
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"optim.loss.teacher": "0123456789ab"},
+        {"optim.loss.teacher": "ID", "data.vocab_size": 280},
+        {"optim.loss.teacher": "ID", "data.train_pairs": 20},
+        {},
+    ],
+    ids=str,
+)
+def test_a_teacher_that_cannot_teach_is_refused_before_anything_starts(teacher, keys):
+    runs, trial = teacher
+    before = {path.name for path in (runs / "trials").iterdir()}
+    keys = {key: trial.result().id if value == "ID" else value for key, value in keys.items()}
+    code, _, error = train(runs, DISTILLED | keys)
+    assert code == 2 and error.startswith("error: optim.loss") and "teacher" in error
+    assert {path.name for path in (runs / "trials").iterdir()} == before
+
+
+def test_an_unfinished_trial_is_no_teacher(teacher, tmp_path):
+    runs, trial = teacher
+    (tmp_path / "runs" / "trials" / trial.folder.name).mkdir(parents=True)
+    (tmp_path / "text").symlink_to(runs.parent / "text")
+    code, _, error = train(tmp_path / "runs", DISTILLED | {"optim.loss.teacher": trial.result().id})
+    assert code == 2 and trial.result().id in error
+
+
+def test_a_teacher_answers_without_dropout_or_gradients():
+    module = TransformerModule(training_config(), 50)
+    source, target = torch.randint(4, 50, (2, 5)), torch.randint(4, 50, (2, 6))
+    teacher = Teacher(module.model)
+    first, second = teacher(source, target), teacher(source, target)
+    assert torch.equal(first, second) and not first.requires_grad and first.shape == (2, 6, 50)
+    assert not any(weight.requires_grad for weight in module.model.parameters())
+
+
+def test_the_weights_of_a_loss_are_trained(module):
+    module(OWN)
+    trained = TransformerModule(training_config(optim__loss="stranger.Temperature"), 50)
+    optimizer = trained.configure_optimizers()["optimizer"]
+    grouped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    assert grouped == {id(weight) for weight in trained.parameters()}
+    assert id(trained.loss.temperature) in grouped
+
+
+def test_sharding_refuses_a_loss_with_weights(module):
+    module(OWN)
+    trained = TransformerModule(training_config(optim__loss="stranger.Temperature"), 50)
+    trained._device_mesh = {"data_parallel": None}
+    with pytest.raises(InputError) as caught:
+        trained.configure_model()
+    assert caught.value.messages[0].startswith("optim.loss = stranger.Temperature: ")
