@@ -6,15 +6,23 @@ import pytest
 import small_models
 import torch
 import torch.nn.functional as F
+from helpers import little_text
 from torch import nn
 
 from ablations.annealed_attention import AnnealedAttention
+from ablations.bpe_dropout import BPEDropout
 from ablations.differential_attention import DifferentialAttention
+from ablations.distillation import WordDistillation
 from ablations.focal_loss import FocalLoss
+from ablations.length_curriculum import LengthCurriculum
 from ablations.lion import Lion
 from ablations.mixture_of_experts import MixtureOfExperts
 from ablations.muon import Muon, orthogonal
-from transformer_pl.config import PAD, Config, Site
+from ablations.r_drop import RDrop
+from ablations.word_dropout import TargetWordDropout
+from transformer_pl.config import PAD, UNK, Config, Data, Optim, Site
+from transformer_pl.data.batches import Batch, TrainStream
+from transformer_pl.data.prepare import prepare
 from transformer_pl.model import Mask, ScaledDotProductAttention
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 8, "model.d_v": 5})
@@ -116,3 +124,108 @@ def test_the_temperature_falls_to_1():
     for step, temperature in ((0, 4.0), (50, 2.0), (100, 1.0)):
         attention.at_step(step, 100)
         assert torch.allclose(attention(Q, K, V, Mask()), plain(Q / temperature, K, V, Mask()), atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses that call the model, and what is drawn anew in every epoch
+
+class Says:
+    """A model that says what it is told, one answer after another: logits (B, L, V)."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def __call__(self, source, target):
+        return self.answers.pop(0)
+
+
+def three_answers():
+    torch.manual_seed(2)
+    target = torch.randint(4, 9, (2, 4))
+    target[1, 2:] = PAD
+    source = torch.randint(4, 9, (2, 5))
+    return Batch(source, source[:, :4], target, 6), [torch.randn(2, 4, 9) for _ in range(3)]
+
+
+def smoothed(logits, batch):
+    """Section 5.4, summed over the tokens one by one."""
+    total = 0.0
+    for b, t in batch.target_out.nonzero().tolist():
+        logprobs = logits[b, t].log_softmax(-1)
+        total -= (0.9 * logprobs[batch.target_out[b, t]] + 0.1 * logprobs.mean()).item()
+    return total
+
+
+def test_r_drop_is_equation_4_at_the_scale_of_one_pass():
+    batch, (first, second, _) = three_answers()
+    divergence = 0.0
+    for b, t in batch.target_out.nonzero().tolist():
+        p, q = (x[b, t].softmax(-1).tolist() for x in (first, second))
+        divergence += sum(a * math.log(a / c) + c * math.log(c / a) for a, c in zip(p, q, strict=True)) / 2
+    expected = (smoothed(first, batch) + smoothed(second, batch)) / 2 + 3 / 2 * divergence
+    found = RDrop(small_models.small(), OPTIM, alpha=3).of_batch(Says(first, second), batch)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_distillation_learns_the_distribution_of_its_teacher():
+    batch, (student, teacher, _) = three_answers()
+    taught = 0.0
+    for b, t in batch.target_out.nonzero().tolist():
+        q, logprobs = teacher[b, t].softmax(-1).tolist(), student[b, t].log_softmax(-1).tolist()
+        taught -= sum(a * b for a, b in zip(q, logprobs, strict=True))
+    loss = WordDistillation(small_models.small(), OPTIM, teacher=Says(teacher), weight=0.3)
+    found = loss.of_batch(Says(student), batch)
+    assert found.item() == pytest.approx(0.7 * smoothed(student, batch) + 0.3 * taught, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = little_text(tmp_path_factory.mktemp("words"))
+    return prepare(Data(path=str(folder), vocab_size=300, batch_tokens=64), folder / "runs")
+
+
+def stream(of, prepared, **options):
+    config = Config(data=Data(batch_tokens=64), optim=Optim(max_steps=40), seed=4)
+    return of(prepared.split("train"), prepared.tokenizer, config, 0, 1, **options)
+
+
+def test_word_dropout_hides_tokens_of_the_decoder_s_input_alone(prepared):
+    """About a share p of the words becomes the unknown token; BOS, padding, source and output stay."""
+    words = hidden = 0
+    for plain, changed in zip(stream(TrainStream, prepared), stream(TargetWordDropout, prepared, p=0.3), strict=True):
+        assert torch.equal(plain.source, changed.source) and torch.equal(plain.target_out, changed.target_out)
+        assert torch.equal(plain.target_in[:, 0], changed.target_in[:, 0])
+        different = plain.target_in != changed.target_in
+        assert set(changed.target_in[different].tolist()) == {UNK} and PAD not in plain.target_in[different]
+        words += int((plain.target_in[:, 1:] != PAD).sum())
+        hidden += int(different.sum())
+    assert hidden / words == pytest.approx(0.3, abs=0.03)
+
+
+def test_without_dropout_byte_pairs_are_merged_as_sentencepiece_merges_them(prepared):
+    drawn = stream(BPEDropout, prepared, p=0.0).epoch_split(3)
+    for side, expected in zip(drawn, prepared.split("train"), strict=True):
+        assert side.flat.tolist() == expected.flat.tolist() and side.offsets.tolist() == expected.offsets.tolist()
+
+
+def test_bpe_dropout_splits_the_same_sentences_in_other_ways_each_epoch(prepared):
+    one, plain = stream(BPEDropout, prepared, p=0.3), prepared.split("train")
+    epochs = [one.epoch_split(epoch) for epoch in (0, 1, 0)]
+    for drawn in epochs:
+        for side, expected in zip(drawn, plain, strict=True):
+            texts = [prepared.tokenizer.decode(tokens[i] for i in range(len(tokens))) for tokens in (side, expected)]
+            assert texts[0] == texts[1] and len(side.flat) > len(expected.flat)
+    flats = [drawn.source.flat.tolist() for drawn in epochs]
+    assert flats[0] == flats[2] != flats[1]
+    most = stream(BPEDropout, prepared, p=0.999999).epoch_split(0).target
+    assert len(most.flat) == sum(len(text) + 1 for text in prepared.tokenizer.decode(most[i] for i in range(len(most))))
+
+
+def test_a_curriculum_begins_with_short_sentences(prepared):
+    plain, ordered = stream(TrainStream, prepared), stream(LengthCurriculum, prepared, epochs=2)
+    split = prepared.split("train")
+    for epoch in range(4):
+        batches = ordered.epoch_batches(split, epoch)
+        longest = [int(split.longer[batch].max()) for batch in batches]
+        assert (longest == sorted(longest)) == (epoch < 2)
+        assert sorted(map(tuple, batches)) == sorted(map(tuple, plain.epoch_batches(split, epoch)))
