@@ -16,9 +16,13 @@ from ablations.alibi import Alibi
 from ablations.attention_biases import AttentionBiases
 from ablations.attention_dropout import AttentionDropout
 from ablations.convolutional_layer import ConvolutionalLayer
+from ablations.deep_norm import DeepNormResidual
+from ablations.gated_attention import GatedCrossAttention, GatedSelfAttention
 from ablations.gated_ffn import GatedFeedForward
 from ablations.grouped_query_attention import GroupedQueryCrossAttention
+from ablations.hyper_connections import HyperConnections
 from ablations.joint_initialisation import JointInitialisation
+from ablations.layer_scale import LayerScale
 from ablations.learned_position import LearnedPosition
 from ablations.linear_attention import LinearAttention
 from ablations.local_attention import LocalAttention
@@ -27,17 +31,22 @@ from ablations.pre_norm import PreNormResidual
 from ablations.qk_norm_attention import QKNormAttention
 from ablations.recurrent_layer import RecurrentLayer
 from ablations.relative_attention import RelativeAttention
+from ablations.rezero import ReZero
 from ablations.rms_norm import RMSNormResidual
 from ablations.rotary_attention import RotaryAttention
 from ablations.sandwich_norm import SandwichNormResidual
 from ablations.sigmoid_attention import SigmoidAttention
 from ablations.sines_then_cosines import SinesThenCosines
+from ablations.stochastic_depth import StochasticDepth, StochasticDepthPreNorm
+from ablations.talking_heads import TalkingHeads
 from ablations.task_vector import TaskVector
 from ablations.unscaled_attention import UnscaledAttention
 from ablations.untied_embedding import UntiedEmbedding
 from ablations.zero_first_input import ZeroFirstInput
+from transformer_pl.config import Site
+from transformer_pl.config.components import build
 from transformer_pl.data.tokenizer import BOS
-from transformer_pl.model import CrossAttention, Mask, ScaledDotProductAttention, SharedEmbedding
+from transformer_pl.model import CrossAttention, Mask, ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.runtime.errors import InputError
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
@@ -331,3 +340,360 @@ def test_a_task_s_vector_is_added_to_the_source():
     for site, added in (("encoder", part.task), ("decoder", torch.zeros(CONFIG.d_model))):
         assert torch.allclose(part.embed(ids, site), SharedEmbedding.embed(part, ids, site) + added, atol=1e-6)
     assert 0.5 * math.sqrt(6 / (32 + CONFIG.d_model)) < part.task.abs().max() <= math.sqrt(6 / (32 + CONFIG.d_model))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Architectures: stacks of layers, written out with matrix products
+
+SENTENCES, SOURCE, TARGET = 2, 7, 5
+KEYS = torch.tensor([[True] * SOURCE, [True] * 4 + [False] * 3])
+SEES_KEYS, SEES_EARLIER = KEYS[:, None, None], torch.ones(TARGET, TARGET, dtype=torch.bool).tril()
+
+
+def architecture(name, **keys):
+    """A model of sizes that all differ, and its layers."""
+    keys = {f"model.{key.replace('__', '.')}": value for key, value in keys.items()}
+    sizes = {"model.N_encoder": 4, "model.N_decoder": 3, "model.h": 2, "model.d_k": 7, "model.d_v": 5}
+    config = small_models.small(sizes | {"model.architecture": f"ablations.{name}"} | keys)
+    torch.manual_seed(6)
+    model = build(config.architecture, config)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # norms and biases begin as ones and zeros, which hide a mistake
+            nn.init.normal_(parameter, 0.5)
+    return model
+
+
+def stacks(model):
+    """What the stacks return for embeddings x and y, and the encoder's output z that the decoder is given."""
+    torch.manual_seed(7)
+    d_model = model.embedding.weight.shape[1]
+    x, y, z = (torch.randn(SENTENCES, length, d_model) for length in (SOURCE, TARGET, SOURCE))
+    memory = [layer.cross_attention.keys_values(z) for layer in model.decoder]
+    encoded = model.encoder_stack(x, Mask(KEYS))
+    decoded = model.decoder_stack(y, Mask(causal=True), memory, Mask(KEYS), 0, [None] * len(memory))
+    return encoded, decoded, x, y, z
+
+
+def heads(x, W):
+    return (x @ W.weight.T).unflatten(-1, (2, -1)).transpose(1, 2)  # (B, h, L, d_k or d_v)
+
+
+def attended(part, x, y, seen, values=None, scores_below=0):
+    """Multi-head attention from x to y, with other values and with scores added: its output, and its scores."""
+    scores = heads(x, part.W_Q) @ heads(y, part.W_K).mT / math.sqrt(part.W_Q.out_features // 2) + scores_below
+    values = heads(y, part.W_V) if values is None else values
+    found = scores.masked_fill(~seen, -math.inf).softmax(-1) @ values
+    return found.transpose(1, 2).flatten(2) @ part.W_O.weight.T, scores
+
+
+def fed(part, x):
+    return (x @ part.W_1.weight.T + part.W_1.bias).relu() @ part.W_2.weight.T + part.W_2.bias
+
+
+def normed(x, residual):
+    return F.layer_norm(x, x.shape[-1:], residual.norm.weight, residual.norm.bias, 1e-6)
+
+
+def parameters(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+SHARING = {
+    "one layer": ("SharedLayers", {}, [0, 0, 0, 0], [0, 0, 0]),
+    "a cycle": ("SharedLayers", {"architecture__period": 2}, [0, 1, 0, 1], [0, 1, 0]),
+    "a cycle that is longer than the stack": ("SharedLayers", {"architecture__period": 9}, [0, 1, 2, 3], [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize(("name", "options", "encoder", "decoder"), SHARING.values(), ids=SHARING)
+def test_shared_layers_are_copies_with_one_set_of_weights(name, options, encoder, decoder):
+    """The same logits as from layers that are copies; as many parameters as the different layers have."""
+    model = architecture(f"shared_layers.{name}", **options)
+    sizes = {"model.h": 2, "model.d_k": 7, "model.d_v": 5}
+    copies = Transformer(small_models.small(sizes | {"model.N_encoder": 4, "model.N_decoder": 3}))
+    copies.embedding.load_state_dict(model.embedding.state_dict())
+    for stack, shared, order in ((copies.encoder, model.encoder, encoder), (copies.decoder, model.decoder, decoder)):
+        for layer, i in zip(stack, order, strict=True):
+            layer.load_state_dict(shared[i].state_dict())
+    torch.testing.assert_close(model(*small_models.batch()), copies(*small_models.batch()))
+    different = {"model.N_encoder": max(encoder) + 1, "model.N_decoder": max(decoder) + 1}
+    assert parameters(model) == parameters(Transformer(small_models.small(sizes | different)))
+
+
+def test_shared_attentions_leave_a_network_to_each_layer():
+    model = architecture("shared_layers.SharedAttentions")
+    base = architecture("shared_layers.SharedLayers", architecture__period=4)
+    attention = parameters(model.encoder[0].self_attention)
+    assert parameters(base) - parameters(model) == (3 + 2 + 2) * attention  # of 4 encoder and 3 decoder layers
+    for layer in model.encoder:
+        assert layer.self_attention is model.encoder[0].self_attention
+    assert len({id(layer.ffn) for layer in [*model.encoder, *model.decoder]}) == 7
+    attentions = {id(layer.self_attention) for layer in [*model.encoder, *model.decoder]}
+    assert len(attentions | {id(layer.cross_attention) for layer in model.decoder}) == 3
+
+
+@pytest.mark.parametrize("name", ["SharedLayers", "SharedAttentions"])
+def test_shared_weights_stay_shared_when_they_are_loaded(name):
+    model, loaded = architecture(f"shared_layers.{name}"), architecture(f"shared_layers.{name}")
+    saved = {key: value.clone() + 1 for key, value in model.state_dict().items()}  # as a trial saves them
+    loaded.load_state_dict(saved)
+    assert parameters(loaded) == parameters(model) < sum(value.numel() for value in saved.values())
+    with torch.no_grad():
+        loaded.encoder[3].self_attention.W_Q.weight += 1
+    assert torch.equal(loaded.encoder[0].self_attention.W_Q.weight, saved["encoder.0.self_attention.W_Q.weight"] + 1)
+
+
+@pytest.mark.parametrize("residual", ["transformer_pl.model.transformer.PostNormResidual",
+                                      "ablations.pre_norm.PreNormResidual"])  # fmt: skip
+def test_parallel_sublayers_read_the_same(residual):
+    """Chowdhery et al. 2022, Section 2, where the norm is before the sub-layers."""
+    model = architecture("parallel_layer.ParallelLayers", residual=residual)
+    encoded, decoded, x, y, z = stacks(model)
+    is_pre = residual.endswith("PreNormResidual")
+    for layer in model.encoder:
+        (around,) = layer.residual
+        read = normed(x, around) if is_pre else x
+        total = x + attended(layer.self_attention, read, read, SEES_KEYS)[0] + fed(layer.ffn, read)
+        x = total if is_pre else normed(total, around)
+    for layer in model.decoder:
+        (around,) = layer.residual
+        read = normed(y, around) if is_pre else y
+        total = y + attended(layer.self_attention, read, read, SEES_EARLIER)[0] + fed(layer.ffn, read)
+        total = total + attended(layer.cross_attention, read, z, SEES_KEYS)[0]
+        y = total if is_pre else normed(total, around)
+    torch.testing.assert_close(encoded, x, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(decoded, y, atol=1e-5, rtol=1e-4)
+
+
+def test_macaron_layers_have_half_steps_around_the_attention():
+    """Lu et al. 2019; with half of d_ff as many weights, one norm and the biases of one output aside."""
+    model = architecture("macaron_layer.MacaronLayers")
+    encoded, decoded, x, y, z = stacks(model)
+    for layer in model.encoder:
+        x = normed(x + 0.5 * fed(layer.first_ffn, x), layer.residual[0])
+        x = normed(x + attended(layer.self_attention, x, x, SEES_KEYS)[0], layer.residual[1])
+        x = normed(x + 0.5 * fed(layer.ffn, x), layer.residual[2])
+    for layer in model.decoder:
+        y = normed(y + 0.5 * fed(layer.first_ffn, y), layer.residual[0])
+        y = normed(y + attended(layer.self_attention, y, y, SEES_EARLIER)[0], layer.residual[1])
+        y = normed(y + attended(layer.cross_attention, y, z, SEES_KEYS)[0], layer.residual[2])
+        y = normed(y + 0.5 * fed(layer.ffn, y), layer.residual[3])
+    torch.testing.assert_close(encoded, x, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(decoded, y, atol=1e-5, rtol=1e-4)
+    base = architecture("shared_layers.SharedLayers", architecture__period=4)
+    assert parameters(model) - parameters(base) == 7 * 3 * CONFIG.d_model
+    for layer, other in zip(model.encoder, model.decoder, strict=False):
+        assert [around.norm.weight.shape for around in layer.residual] == 3 * [(CONFIG.d_model,)]
+        assert layer.first_ffn is not layer.ffn and len(other.residual) == 4
+
+
+def test_the_values_of_the_first_layer_are_mixed_into_all_others():
+    """Zhou et al. 2024: U_n = 1/2 A_n (V_n + V_1), in both stacks, each with its own V_1."""
+    model = architecture("value_residual.ValueResidual")
+    encoded, decoded, x, y, z = stacks(model)
+    x_first, y_first = (heads(z, stack[0].self_attention.W_V) for z, stack in ((x, model.encoder), (y, model.decoder)))
+    for layer in model.encoder:
+        mixed = 0.5 * heads(x, layer.self_attention.W_V) + 0.5 * x_first
+        x = normed(x + attended(layer.self_attention, x, x, SEES_KEYS, mixed)[0], layer.residual[0])
+        x = normed(x + fed(layer.ffn, x), layer.residual[1])
+    for layer in model.decoder:
+        mixed = 0.5 * heads(y, layer.self_attention.W_V) + 0.5 * y_first
+        y = normed(y + attended(layer.self_attention, y, y, SEES_EARLIER, mixed)[0], layer.residual[0])
+        y = normed(y + attended(layer.cross_attention, y, z, SEES_KEYS)[0], layer.residual[1])
+        y = normed(y + fed(layer.ffn, y), layer.residual[2])
+    torch.testing.assert_close(encoded, x, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(decoded, y, atol=1e-5, rtol=1e-4)
+
+
+def test_scores_add_up_from_layer_to_layer():
+    """He et al. 2021: softmax(Q K^T / sqrt(d_k) + Prev) V, and the sum is the next layer's Prev."""
+    model = architecture("residual_attention.ResidualAttention")
+    encoded, decoded, x, y, z = stacks(model)
+    below = own_below = cross_below = 0
+    for layer in model.encoder:
+        found, below = attended(layer.self_attention, x, x, SEES_KEYS, scores_below=below)
+        x = normed(x + found, layer.residual[0])
+        x = normed(x + fed(layer.ffn, x), layer.residual[1])
+    for layer in model.decoder:
+        found, own_below = attended(layer.self_attention, y, y, SEES_EARLIER, scores_below=own_below)
+        y = normed(y + found, layer.residual[0])
+        found, cross_below = attended(layer.cross_attention, y, z, SEES_KEYS, scores_below=cross_below)
+        y = normed(y + found, layer.residual[1])
+        y = normed(y + fed(layer.ffn, y), layer.residual[2])
+    torch.testing.assert_close(encoded, x, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(decoded, y, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "slot", "other"), [
+    ("value_residual.ValueResidual", "self_attention", "ablations.recurrent_layer.RecurrentLayer"),
+    ("residual_attention.ResidualAttention", "attention", "ablations.alibi.Alibi"),
+    ("deep_norm.DeepNorm", "residual", "ablations.pre_norm.PreNormResidual"),
+])  # fmt: skip
+def test_an_architecture_replaces_no_component_of_the_user(name, slot, other):
+    with pytest.raises(InputError, match=f"model.{slot} = {other}"):
+        architecture(name, **{slot: other})
+
+
+def test_deep_norm_has_the_constants_and_the_weights_of_its_source():
+    """Wang et al. 2022, Figure 2, with 4 encoder and 3 decoder layers, from Glorot's normal distribution."""
+    keys = {"d_model": 96, "d_ff": 400, "d_k": 40, "d_v": 50, "N_encoder": 4, "N_decoder": 3}
+    config = small_models.small({"model.h": 2, "model.architecture": "ablations.deep_norm.DeepNorm"}
+                                | {f"model.{key}": value for key, value in keys.items()})  # fmt: skip
+    torch.manual_seed(1)
+    model = build(config.architecture, config)
+    sixteenth = math.exp((4 * math.log(4) + math.log(3)) / 16)
+    alphas, betas = (0.81 * sixteenth, 9**0.25), (0.87 / sixteenth, 36**-0.25)
+    for stack, alpha, beta in zip((model.encoder, model.decoder), alphas, betas, strict=True):
+        for layer in stack:
+            gains = {layer.ffn.W_1: beta, layer.ffn.W_2: beta}
+            for part in (layer.self_attention, *([layer.cross_attention] if stack is model.decoder else [])):
+                gains |= {part.W_Q: 1, part.W_K: 1, part.W_V: beta, part.W_O: beta}
+            for W, gain in gains.items():
+                deviation = gain * math.sqrt(2 / sum(W.weight.shape))
+                assert W.weight.std().item() == pytest.approx(deviation, rel=0.05)
+                assert W.weight.abs().max() > 2.5 * deviation  # a uniform distribution ends at the root of 3
+            assert all(isinstance(part, DeepNormResidual) for part in layer.residual)
+            x = torch.randn(2, 3, 96)
+            expected = F.layer_norm(alpha * x + x.square(), (96,), eps=1e-6)
+            torch.testing.assert_close(layer.residual[1](x, torch.square), expected)
+
+
+@pytest.mark.parametrize(("kind", "site", "layer", "p"), [
+    (StochasticDepth, "encoder", 0, 0.1),
+    (StochasticDepth, "encoder", 3, 0.4),
+    (StochasticDepth, "decoder", 1, 0.4 * 2 / 3),
+    (StochasticDepthPreNorm, "decoder", 2, 0.4),
+])  # fmt: skip
+def test_a_sublayer_is_left_out_of_so_many_sentences(kind, site, layer, p):
+    """Huang et al. 2016, Section 3, of 4 and 3 layers; scaled as Pham et al. 2019 do."""
+    config = CONFIG._replace(N_encoder=4, N_decoder=3)
+    part = kind(config, Site(site, layer, 0), rate=0.4)
+    torch.manual_seed(1)
+    x, d_model = torch.randn(4000, 2, CONFIG.d_model), (CONFIG.d_model,)
+
+    def expected(factor):
+        if kind is StochasticDepthPreNorm:
+            return x + factor * F.layer_norm(x, d_model, eps=1e-6).square()
+        return F.layer_norm(x + factor * x.square(), d_model, eps=1e-6)
+
+    found = part(x, torch.square)
+    left_out = (found - expected(0)).abs().amax((1, 2)) < 1e-5
+    assert left_out.float().mean().item() == pytest.approx(p, abs=0.03)
+    torch.testing.assert_close(found[~left_out], expected(1 / (1 - p))[~left_out], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(part.eval()(x, torch.square), expected(1), atol=1e-5, rtol=1e-4)
+    with pytest.raises(InputError, match="rate = 1"):
+        kind(config, Site(site, layer, 0), rate=1.0)
+
+
+def test_rezero_begins_as_the_identity():
+    """Bachlechner et al. 2020, equation (1), and with the norm of Table 1."""
+    torch.manual_seed(1)
+    x, d_model = torch.randn(2, 3, CONFIG.d_model), (CONFIG.d_model,)
+    for norm in (False, True):
+        part = ReZero(CONFIG, "encoder", norm)
+        assert torch.equal(part(x, torch.square), x)
+        with torch.no_grad():
+            part.alpha += 0.7
+        read = F.layer_norm(x, d_model, eps=1e-6) if norm else x
+        torch.testing.assert_close(part(x, torch.square), x + 0.7 * read**2)
+        torch.testing.assert_close(part.final_norm()(x), read)
+
+
+def test_layer_scale_is_its_equation():
+    """Touvron et al. 2021, equation (4)."""
+    torch.manual_seed(1)
+    part, x = LayerScale(CONFIG, "encoder", initial=0.3), torch.randn(2, 3, CONFIG.d_model)
+    read = F.layer_norm(x, (CONFIG.d_model,), eps=1e-6)
+    torch.testing.assert_close(part(x, torch.square), x + 0.3 * read.square())
+    with torch.no_grad():
+        part.factors.copy_(torch.arange(CONFIG.d_model))
+    torch.testing.assert_close(part(x, torch.square), x + read.square() @ torch.diag(part.factors))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_streams_are_connected_by_their_matrices(dynamic):
+    """Zhu et al. 2024, equations (2) to (5) and (10) to (13), for each position, over a layer of the encoder."""
+    torch.manual_seed(1)
+    n, d_model = 3, CONFIG.d_model
+    parts = [HyperConnections(CONFIG, Site("encoder", 0, sublayer), n, dynamic) for sublayer in range(2)]
+    for part in parts:
+        for parameter in part.parameters():
+            nn.init.normal_(parameter)
+    x = torch.randn(2, 4, d_model)
+    state = x
+    for part in parts:
+        state = part(state, torch.square)
+    found = parts[-1].final_norm()(state)
+    for b, t in np.ndindex(2, 4):
+        H = x[b, t].repeat(n, 1)  # (n, d_model)
+        for part in parts:
+            A_m, A_r, B = (
+                part.connections[:, columns] for columns in (slice(0, 1), slice(1, n + 1), slice(n + 1, None))
+            )
+            if dynamic:
+                normed_streams = F.layer_norm(
+                    H, (d_model,), part.norm_of_streams.weight, part.norm_of_streams.bias, 1e-6
+                )
+                A_m = A_m + part.s[0] * torch.tanh(normed_streams @ part.W[:, :1])
+                A_r = A_r + part.s[0] * torch.tanh(normed_streams @ part.W[:, 1 : n + 1])
+                B = B + part.s[1] * torch.tanh(normed_streams @ part.W[:, n + 1 :])
+            h = A_m.T @ H  # (1, d_model)
+            H = B @ normed(h, part).square() + A_r.T @ H
+        torch.testing.assert_close(state[b, t], H, atol=1e-3, rtol=1e-3)
+        expected = F.layer_norm(H.sum(0), (d_model,), eps=1e-6)
+        torch.testing.assert_close(found[b, t], expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_hyper_connections_begin_as_pre_norm(dynamic):
+    """Equation (14): sub-layer k reads the stream k mod n, and adds to all of them."""
+    options = {"model.residual.streams": 3, "model.residual.dynamic": dynamic}
+    streams = small_models.small({"model.residual": "ablations.hyper_connections.HyperConnections"} | options)
+    model = small_models.built(streams)
+    pre_norm = small_models.built(small_models.small({"model.residual": "ablations.pre_norm.PreNormResidual"}))
+    kept = pre_norm.state_dict().keys()
+    pre_norm.load_state_dict({name: value for name, value in model.state_dict().items() if name in kept})
+    torch.testing.assert_close(model(*small_models.batch()), pre_norm(*small_models.batch()), atol=1e-4, rtol=1e-4)
+    for stack in (model.encoder, model.decoder):
+        parts = [part for layer in stack for part in layer.residual]
+        assert [int(part.connections[:, 0].argmax()) for part in parts] == [k % 3 for k in range(len(parts))]
+
+
+@pytest.mark.parametrize("headwise", [False, True])
+@pytest.mark.parametrize("kind", [GatedSelfAttention, GatedCrossAttention])
+def test_gates_of_the_input_multiply_the_heads(kind, headwise):
+    """Qiu et al. 2025, after the weighted sum: each head by itself."""
+    torch.manual_seed(1)
+    is_cross = kind is GatedCrossAttention
+    part = kind(CONFIG, "cross" if is_cross else "encoder", headwise)
+    x, y = torch.randn(2, 3, CONFIG.d_model), torch.randn(2, 4, CONFIG.d_model)
+    keys = torch.tensor([[True] * 4, [True] * 2 + [False] * 2])
+    if not is_cross:
+        y, keys = x, keys[:, :3]
+    found = part(x, part.keys_values(y), Mask(keys)) if is_cross else part(x, Mask(keys))
+    outputs = F.scaled_dot_product_attention(*(heads(z, W) for z, W in ((x, part.W_Q), (y, part.W_K), (y, part.W_V))),
+                                             keys[:, None, None])  # fmt: skip
+    expected, width = 0, 1 if headwise else D_V
+    for i in range(H):
+        gate = 1 / (1 + (-x @ part.W_G.weight[i * width : (i + 1) * width].T).exp())
+        expected = expected + (gate * outputs[:, i]) @ part.W_O.weight[:, i * D_V : (i + 1) * D_V].T
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("site", "start"), [("encoder", 0), ("decoder", 0), ("decoder", 4)])
+def test_heads_talk_before_and_after_the_softmax(site, start):
+    """Shazeer et al. 2020, head by head and query by query, with the keys that are seen alone."""
+    config = CONFIG._replace(h=3)
+    torch.manual_seed(1)
+    part = TalkingHeads(config, site)
+    Q, K, V = torch.randn(2, 3, 6 - start, D_K), torch.randn(2, 3, 6, D_K), torch.randn(2, 3, 6, D_V)
+    keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    found = part(Q, K, V, Mask(keys, causal=site == "decoder"), start)
+    for b, row in np.ndindex(2, 6 - start):
+        seen = [j for j in range(6) if keys[b, j] and (site == "encoder" or j <= start + row)]
+        J = [K[b, head, seen] @ Q[b, head, row] / math.sqrt(D_K) for head in range(3)]
+        L = [sum(part.P_l[g, head] * J[head] for head in range(3)) for g in range(3)]
+        W = [scores.exp() / scores.exp().sum() for scores in L]
+        for g in range(3):
+            U = sum(part.P_w[g, head] * W[head] for head in range(3))
+            torch.testing.assert_close(found[b, g, row], U @ V[b, g, seen], atol=1e-5, rtol=1e-4)
