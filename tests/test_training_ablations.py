@@ -129,6 +129,7 @@ def test_the_temperature_falls_to_1():
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses that call the model, and what is drawn anew in every epoch
 
+
 class Says:
     """A model that says what it is told, one answer after another: logits (B, L, V)."""
 

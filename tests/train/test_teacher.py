@@ -105,10 +105,14 @@ def test_the_weights_of_a_loss_are_trained(module):
     assert id(trained.loss.temperature) in grouped
 
 
-def test_sharding_refuses_a_loss_with_weights(module):
+@pytest.mark.parametrize(
+    ("key", "component"),
+    [("optim.loss", "stranger.Temperature"), ("model.architecture", "ablations.shared_layers.SharedLayers")],
+)
+def test_sharding_refuses_what_it_cannot_shard(module, key, component):
     module(OWN)
-    trained = TransformerModule(training_config(optim__loss="stranger.Temperature"), 50)
+    trained = TransformerModule(training_config(model__N=2, **{key.replace(".", "__"): component}), 50)
     trained._device_mesh = {"data_parallel": None}
     with pytest.raises(InputError) as caught:
         trained.configure_model()
-    assert caught.value.messages[0].startswith("optim.loss = stranger.Temperature: ")
+    assert caught.value.messages[0].startswith(f"{key} = {component}: ")

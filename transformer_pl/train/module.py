@@ -59,9 +59,7 @@ class TransformerModule(L.LightningModule):
     def configure_model(self) -> None:
         """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
         if self.device_mesh is not None:
-            if self._loss_weights():
-                remedy = "which shards the model alone; use trainer.strategy=ddp"
-                raise InputError(f"optim.loss = {self.optim.loss.path}: must have no weights with fsdp2, {remedy}")
+            self._check_sharding()
             shards: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"]}
             for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
                 if hasattr(layer, "cross_attention"):  # the encoder calls it too, before the layer's own forward
@@ -70,6 +68,16 @@ class TransformerModule(L.LightningModule):
                 fully_shard(layer, **shards)
             fully_shard(self.model, **shards)
             register_fsdp_forward_method(self.model, "states")
+
+    def _check_sharding(self) -> None:
+        """Raise an InputError for weights that FSDP2 cannot shard."""
+        remedy = "with fsdp2; use trainer.strategy=ddp"
+        if self._loss_weights():
+            raise InputError(f"optim.loss = {self.optim.loss.path}: must have no weights of its own {remedy}")
+        names = dict(self.model.named_parameters(remove_duplicate=False))
+        if shared := names.keys() - dict(self.model.named_parameters()).keys():
+            rule = f"must have each weight once, but {min(shared)} is also another"
+            raise InputError(f"model.architecture = {self.sizes.architecture.path}: {rule}: not possible {remedy}")
 
     def compile_model(self) -> None:
         """Compile the model's states and the loss when training computes them: once, for all lengths.
