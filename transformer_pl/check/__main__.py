@@ -22,6 +22,9 @@ from transformer_pl.runtime.isolated import isolated
 from transformer_pl.train.rehearsal import check_all, own_parts
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
+LARGER = (
+    "What is larger than a slot, such as a layer, is derived from transformer_pl.model.Transformer: model.architecture"
+)
 EXAMPLES = """\
 examples:
   python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
@@ -157,7 +160,7 @@ def slot_of(path: str, component: Any) -> str:
             fitting[slot] = len(methods), called == arguments
     if fitting:
         return max(fitting, key=lambda slot: fitting[slot])
-    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot")
+    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot. {LARGER}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
 from transformer_pl.runtime.errors import InputError, described
 
+LARGER = (
+    "; a state of another shape from layer to layer can be of model.residual, and what else passes between layers of "
+    "model.architecture"
+)
 MODULE = (nn.Module, "torch.nn.Module")
 
 
@@ -110,7 +114,7 @@ def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output
     if slot == "attention":
         V = inputs[2]
         shape = (*x.shape[:-1], V.shape[-1])
-    _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}")
+    _check(slot, type(component), output, shape, f"where it is given {tuple(x.shape)}", LARGER)
 
 
 def _check_residuals(model: Transformer, d_model: int) -> None:
@@ -144,11 +148,13 @@ def _described(output: Any) -> str:
     return f"{tuple(output.shape)} of {output.dtype}" if isinstance(output, Tensor) else type(output).__name__
 
 
-def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str) -> None:
+def _check(slot: str, component: type, output: Any, shape: tuple[int, ...], where: str, remedy: str = "") -> None:
     """Raise an InputError unless the output of a component is a float32 tensor of this shape.
 
-    slot and component: what the message names. where: from which method, or for which input.
+    slot and component: what the message names. where: from which method, or for which input. remedy: its end.
     """
     if not isinstance(output, Tensor) or output.shape != shape or output.dtype != torch.float32:
         returned = _described(output)
-        raise InputError(f"{named(slot, component)}: must return {shape} of float32 {where}, but returns {returned}")
+        raise InputError(
+            f"{named(slot, component)}: must return {shape} of float32 {where}, but returns {returned}{remedy}"
+        )
