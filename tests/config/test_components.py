@@ -153,7 +153,7 @@ def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
 
 @pytest.mark.parametrize("key", COMPONENTS)
 def test_a_mistake_names_its_key(module, key):
-    arguments = "self" if key == "data.tokenizer" else "self, config, site"
+    arguments = "self" if key in ("data.tokenizer", "decode.intervention") else "self, config, site"
     module(MODULE + f"class Plain:\n    def __init__({arguments}):\n        pass\n")
     assert check_components(configured({key: "stranger.Plain"})) == []
     for keys in (

@@ -1,7 +1,7 @@
 """Components by import path: there is no registry, the path is the name.
 
-A component of the model is built as `Class(config, site, **options)`, a tokenizer, a callback and a logger as
-`Class(**options)`; its constructor's signature is the schema of its options.
+A component of the model is built as `Class(config, site, **options)`, a tokenizer, an intervention, a callback and a
+logger as `Class(**options)`; its constructor's signature is the schema of its options.
 """
 
 import importlib
@@ -27,7 +27,8 @@ from transformer_pl.runtime.signals import component_code
 
 # The base classes of plugins, in Lightning; by name, because importing it takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
-BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0, "trainer": 0}  # by section: arguments of a constructor before them
+# By section: arguments of a constructor before its options.
+BEFORE_OPTIONS = {"model": 2, "optim": 2, "data": 0, "decode": 0, "trainer": 0}
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
