@@ -307,8 +307,8 @@ def test_rows_that_share_their_weights_are_compared_by_a_paired_test():
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_intervals_within_seeds_hold_the_true_difference(seeds):
-    """At least 95 % of them, but for chance, whatever the seeds of base do. Of rows without a difference at most 5 % are
-    called different."""
+    """At least 95 % of them, but for chance, whatever the seeds of base do. Of rows without a difference at most 5 %
+    are called different."""
     rng, covered, found = np.random.default_rng(seeds), 0, 0
     for _ in range(1000):
         base, row, same = samples_of(shared(rng, 2, seeds, 60, [0.2, 0.0]), loss)
