@@ -152,8 +152,9 @@ def removed(layer, head, where):
 
 
 def test_an_intervention_is_tried_on_the_layers_of_its_row(tmp_path):
-    """A rehearsal has one layer a stack. What is wrong in several rows is said at once, of each."""
-    right = rows(removed(1, 7, "encoder"), removed(2, 0, "decoder"), removed(2, 0, "cross"))
+    """The rehearsal of other parts has one layer a stack. What is wrong in several rows is said at once, of each."""
+    own_loss = {"optim.loss": "ablations.focal_loss.FocalLoss"}
+    right = rows(removed(1, 7, "encoder") | own_loss, removed(2, 0, "decoder"), removed(2, 0, "cross"))
     assert check_all(right, tmp_path)
     with pytest.raises(InputError) as caught:
         try_interventions(rows(removed(2, 0, "encoder"), removed(1, 0, "decoder"), removed(0, 8, "cross")))
