@@ -21,6 +21,7 @@ from ablations.gated_attention import GatedCrossAttention, GatedSelfAttention
 from ablations.gated_ffn import GatedFeedForward
 from ablations.grouped_query_attention import GroupedQueryCrossAttention
 from ablations.hyper_connections import HyperConnections
+from ablations.int8_weights import Int8Weights
 from ablations.joint_initialisation import JointInitialisation
 from ablations.layer_scale import LayerScale
 from ablations.learned_position import LearnedPosition
@@ -31,6 +32,7 @@ from ablations.pre_norm import PreNormResidual
 from ablations.qk_norm_attention import QKNormAttention
 from ablations.recurrent_layer import RecurrentLayer
 from ablations.relative_attention import RelativeAttention
+from ablations.removed_heads import RemovedHeads
 from ablations.rezero import ReZero
 from ablations.rms_norm import RMSNormResidual
 from ablations.rotary_attention import RotaryAttention
@@ -697,3 +699,41 @@ def test_heads_talk_before_and_after_the_softmax(site, start):
         for g in range(3):
             U = sum(part.P_w[g, head] * W[head] for head in range(3))
             torch.testing.assert_close(found[b, g, row], U @ V[b, g, seen], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("head", [0, 2])
+@pytest.mark.parametrize("where", ["encoder", "decoder", "cross"])
+def test_a_removed_head_adds_nothing_to_the_others(where, head):
+    """Michel et al. 2019, equation 1 of section 2.3: the sum over heads of each head's own part, times 1 or 0."""
+    config = small_models.small({"model.h": 3, "model.d_k": 7, "model.d_v": 5})
+    model, (source, target) = small_models.built(config), small_models.batch()
+    stack, name = ("encoder" if where == "encoder" else "decoder"), "cross" if where == "cross" else "self"
+    attention, before = model.get_submodule(f"{stack}.1.{name}_attention"), model(source, target)
+    project, W_O = attention.W_O, attention.W_O.weight.detach().clone()
+
+    def without(heads):
+        return sum(heads[..., 5 * i : 5 * (i + 1)] @ W_O[:, 5 * i : 5 * (i + 1)].T for i in range(3) if i != head)
+
+    project.forward = without
+    expected = model(source, target)
+    del project.forward
+    with torch.no_grad():
+        RemovedHeads(1, head, where)(model)
+    assert torch.allclose(model(source, target), expected, atol=1e-5) and not torch.allclose(before, expected)
+
+
+def test_weights_of_8_bits_are_pytorch_s():
+    """Its own rounding with a scale for each channel. A row of zeros stays; vectors stay."""
+    model = small_models.built(small_models.small())
+    with torch.no_grad():
+        model.encoder[0].ffn.W_1.weight[3] = 0
+        before = {name: weight.clone() for name, weight in model.named_parameters()}
+        Int8Weights()(model)
+    for name, weight in model.named_parameters():
+        expected = before[name]
+        if expected.dim() == 2:
+            scales, zeros = expected.abs().amax(1) / 127, torch.zeros(len(expected), dtype=torch.int32)
+            scales[scales == 0] = 1
+            expected = torch.fake_quantize_per_channel_affine(expected, scales, zeros, 0, -127, 127)
+            assert (before[name] - expected).abs().max() > 0 and len(weight[0].unique()) <= 255
+        assert torch.allclose(weight, expected, rtol=1e-5, atol=1e-6), name

@@ -225,6 +225,7 @@ UNTRAINED = {"optim.lr_scale": 1e-3}  # it ends no sentence by itself, and is su
         Change("decode.beam", 1, UNTRAINED),
         Change("decode.alpha", 3),
         Change("decode.extra", 0, UNTRAINED),
+        Change("decode.intervention", "negating_intervention.Negated", UNTRAINED),
         Change("data.val", "other"),
         Change("data.test", "other"),
     ]

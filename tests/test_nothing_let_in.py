@@ -56,7 +56,12 @@ def test_a_checkpoint_cannot_run_code(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("key", "options"),
-    [("data.tokenizer", {"args": "touch built", "shell": True}), ("model.ffn", {}), ("data.task", {})],
+    [
+        ("data.tokenizer", {"args": "touch built", "shell": True}),
+        ("decode.intervention", {"args": "touch built", "shell": True}),
+        ("model.ffn", {}),
+        ("data.task", {}),
+    ],
 )
 def test_a_class_that_fills_no_slot_is_not_built_though_a_runs_folder_names_it(
     module, tmp_path, monkeypatch, key, options
@@ -72,7 +77,7 @@ def test_a_class_that_fills_no_slot_is_not_built_though_a_runs_folder_names_it(
     if key == "data.tokenizer":
         code = hashlib.sha256(b"").hexdigest()
         meta["settings"]["tokenizer"] = {"path": path, "options": options, "code": code, "content": ""}
-    identity["parts"] = source_digests({"ffn": Component(path=path)})
+    identity["parts"] = source_digests({key.rpartition(".")[2]: Component(path=path)})
     for file, content in zip(files, (result, meta, identity), strict=True):
         file.write_text(json.dumps(content))
     with pytest.raises(InputError, match=f"{key} = {path}"):
@@ -90,7 +95,7 @@ def test_no_module_is_imported_before_its_code_is_compared(module, tmp_path, mon
     result, settings = json.loads(file.read_text()), json.loads(meta.read_text())
     own = {"path": "stranger.Part", "options": {}, "code": "0" * 64, "content": ""}
     meta.write_text(json.dumps(settings | {"settings": settings["settings"] | {"tokenizer": own}}))
-    for key in ("data.task", "model.ffn", "model.embedding"):
+    for key in ("data.task", "model.ffn", "model.embedding", "decode.intervention"):
         file.write_text(json.dumps(result | {"config": result["config"] | {key: "stranger.Part"}}))
         for use in (lambda one: one.task, lambda one: one.model, lambda one: one.translate(["a"])):
             with suppress(InputError):

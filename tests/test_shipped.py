@@ -15,8 +15,9 @@ from transformer_pl.data.tokenizer import build_tokenizer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
+from transformer_pl.train.intervention import intervene
 from transformer_pl.train.module import TransformerModule
-from transformer_pl.train.rehearsal import own_parts, rehearse
+from transformer_pl.train.rehearsal import own_parts, rehearse, try_interventions
 from transformer_pl.trials.identity import row_identity
 
 VOCABULARY = 60
@@ -77,19 +78,22 @@ def tokens(tokenizer, vocab_size):
 
 
 def training(config):
-    """What a trial is made of, in numbers: its weights, a step's logits and loss with dropout, rates, length."""
+    """What a trial is made of, in numbers: its weights, a step's logits and loss with dropout, rates, length; and the
+    logits of an evaluation."""
     module = built(config)
     torch.manual_seed(3)
     module.on_train_batch_start(batch(), 0)
     loss = module.training_step(batch(), 0)
     torch.manual_seed(3)
     logits = module.model.double()(*batch()[:2])  # so that an epsilon, too, is more than rounding
+    intervene(module.model, config)
     made = module.configure_optimizers()
     law, *_ = made["lr_scheduler"]["scheduler"].lr_lambdas
     group, *_ = made["optimizer"].param_groups
     return {
         "shapes": [tuple(p.shape) for p in module.parameters()],
         "logits": logits.detach(),
+        "evaluated": module.model(*batch()[:2]).detach(),
         "loss": loss.detach(),
         "rates": [law(done) for done in (0, 999)],
         "steps": config.steps,
@@ -160,3 +164,7 @@ PARTS = {repr(own_parts(config)): config for _, config, _ in ROWS if own_parts(c
 def test_what_ships_beside_the_model_passes_its_rehearsal(config, tmp_path):
     (found,) = rehearse([config], tmp_path)
     assert found.passes == 1 and not found.notes
+
+
+def test_every_intervention_that_ships_is_of_the_model_of_its_row():
+    try_interventions(config for _, config, _ in ROWS)

@@ -94,6 +94,7 @@ def test_the_base_never_moves():
         "decode.alpha": 0.6,
         "decode.extra": 50,
         "decode.average": 1,
+        "decode.intervention": "transformer_pl.train.intervention.Unchanged",
         "trainer.precision": "32-true",
         "trainer.devices": 1,
         "trainer.num_nodes": 1,

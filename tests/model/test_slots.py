@@ -19,7 +19,7 @@ pytestmark = pytest.mark.core
 TEXT = (ROOT / "ablations" / "SLOTS.md").read_text(encoding="utf-8")
 LINES = [line.strip("|").split("|") for line in TEXT.splitlines() if line.startswith("|`")]
 OF_TORCH = {"optim.optimizer"}  # whose type is torch's own
-CLASSES = {"data.tokenizer", "data.batches"}  # whose type is a class to derive from
+CLASSES = {"data.tokenizer", "data.batches", "decode.intervention"}  # whose type is a class to derive from
 
 
 def signature(method):

@@ -184,6 +184,18 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     assert any("about 1:30" in line for line in printed(tmp_path, UNBROKEN, finished=known, at_once=20))
 
 
+def test_rows_that_share_their_weights_take_the_time_of_one_training(tmp_path):
+    """Whichever of them is trained first; none is trained where one has finished."""
+    heads = read_sweep(ROOT / "sweeps" / "heads.yaml", seeds=["1", "2"])
+    trials = plan_trials(heads, tmp_path)
+    known = [timed(trials[0].config, 90.0, flops=estimate_costs(trials, [])[0].cost.flops)]
+    for left, one in (("3:00", trials[4]), ("1:30", trials[7]), ("0:00", None)):
+        assert any(f"about {left} of training left" in line for line in printed(tmp_path, UNBROKEN, heads, known))
+        if one:
+            one.trial.make()
+            one.trial.finish(a_result(id=one.identity.trial))
+
+
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one = plan_trials(TABLE3_A, tmp_path)[0]
     one.trial.make()

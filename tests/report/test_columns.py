@@ -287,7 +287,8 @@ def measured(gaps, seeds=3, spread=0.02):
         nats = np.stack([own[..., 8] * (1 - gap) + rng.normal(0, 1, own.shape[:2]), own[..., 8]], -1)
         sentences = np.concatenate([matching, own[..., 4:], nats], -1)
         c = config(model__h=heads)
-        results = [result(c, float(bleu(one[:, :10].sum(0)))) for one in sentences]
+        scores = [float(bleu(one[:, :10].sum(0))) for one in sentences]
+        results = [result(c, score, weights_id=f"{heads:06x}{seed:06x}") for seed, score in enumerate(scores)]
         rows.append(RowResults(c, results, ["done"] * seeds, sentences))
     return rows
 
@@ -304,6 +305,20 @@ def test_significant_differences_are_marked():
     line, verdict = read_csv(table)[1], compare_rows([row.sentences for row in rows], 0, BLEU)[1]
     assert float(line["val/bleu.difference.p"]) == pytest.approx(verdict.p_value)
     assert float(line["val/bleu.difference.low"]) == pytest.approx(verdict.difference.interval()[0])
+
+
+def test_a_row_that_shares_the_weights_of_base_is_compared_with_it_within_each_seed():
+    """A note says so. The same outputs of trainings of its own would say less."""
+    base, other, *_ = measured([0.0, 0.0], spread=0.2)
+    worse, c = base.sentences.copy(), config(decode__beam=1)
+    worse[:, ::9, 3] = np.maximum(0, worse[:, ::9, 3] - 1)  # a matching 4-gram less
+    scores = [float(bleu(one[:, :10].sum(0))) for one in worse]
+    for ids in ([one.weights_id for one in base.results], ["00000000000a", "00000000000b", "00000000000c"]):
+        results = [result(c, score, weights_id=one) for score, one in zip(scores, ids, strict=True)]
+        table = build_table([base, other, RowResults(c, results, ["done"] * 3, worse)], config())
+        note = "1 row shares the trained weights of base: it is compared with it within each seed."
+        shares = ids[0] == base.results[0].weights_id
+        assert (note in " ".join(table.notes)) == shares == column(table, "Δ BLEU")[2].endswith("*")
 
 
 def test_nothing_is_compared_with_a_base_that_has_learned_nothing():

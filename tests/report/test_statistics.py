@@ -271,6 +271,120 @@ def test_the_usual_spread_is_that_of_the_rows_whatever_one_of_them_does(S):
     assert stats.usual_spread([[30.0]]) is None  # one seed tells nothing
 
 
+# --- Rows that share their weights
+
+
+def shared(rng, rows, seeds, n, gaps, own=0.05):
+    """Nats and tokens (1 + rows, S, n, 2) of base, whose seeds spread by 1, and of rows that evaluate its weights.
+
+    own: how far the mean effect of a row spreads from seed to seed, and from sentence to sentence, alone and together.
+    """
+    base = 6 + rng.normal(0, 1, (seeds, 1)) + rng.normal(0, 1, n) + rng.normal(0, 1, (seeds, n))
+    effects = np.reshape(gaps, (-1, 1, 1)) + own * rng.normal(0, 1, (rows, seeds, 1))
+    effects = effects + own * n**0.5 * (rng.normal(0, 1, (rows, 1, n)) + rng.normal(0, 1, (rows, seeds, n)))
+    nats = np.concatenate([base[None], base + effects])
+    return np.stack([nats, np.ones_like(nats)], -1)
+
+
+def samples_of(rows, score):
+    """The samples of rows that share their weights."""
+    return [sample(row, score)._replace(weights=range(len(row))) for row in rows]
+
+
+def test_rows_that_share_their_weights_are_compared_by_a_paired_test():
+    """scipy's, where sentences hardly differ. Other weights, or these of other seeds, are no pairs."""
+    rng = np.random.default_rng(11)
+    for S in (2, 3, 5, 9):
+        scores = rng.normal(30, 1, S)
+        changed = scores + rng.normal(0.2, 0.1, S)
+        base, row = (Sample(x, x[:, None] + np.array([-1e-7, 1e-7]), weights=range(S)) for x in (scores, changed))
+        expected, found = scipy.stats.ttest_rel(changed, scores), difference(row, base)
+        assert found.p_value == pytest.approx(expected.pvalue, rel=1e-3)
+        assert found.interval() == pytest.approx(tuple(expected.confidence_interval()), rel=1e-3)
+        for weights in ((), range(1, S + 1), range(S)[::-1], range(S + 1)):
+            assert len(difference(row._replace(weights=weights), base).parts) == 2
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_intervals_within_seeds_hold_the_true_difference(seeds):
+    """At least 95 % of them, but for chance, whatever the seeds of base do. Of rows without a difference at most 5 %
+    are called different."""
+    rng, covered, found = np.random.default_rng(seeds), 0, 0
+    for _ in range(1000):
+        base, row, same = samples_of(shared(rng, 2, seeds, 60, [0.2, 0.0]), loss)
+        low, high = difference(row, base).interval()
+        covered += low < 0.2 < high
+        found += difference(same, base).p_value < 0.05
+    assert 0.94 <= covered / 1000 <= 0.99 and 0.005 <= found / 1000 <= 0.06
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_all_intervals_of_a_table_hold_whoever_shares_weights(seeds, monkeypatch):
+    """Six rows share base's weights, each with effects of another spread, and four were trained."""
+    monkeypatch.setattr(stats, "DRAWS", 2**11)
+    rng, covered, tables = np.random.default_rng(seeds), 0, 200
+    own = np.array([0.02, 0.02, 0.05, 0.05, 0.1, 0.2]).reshape(-1, 1, 1)
+    weights = [range(seeds)] * 7 + [[f"row {row}, seed {seed}" for seed in range(seeds)] for row in range(4)]
+    truth = [0.1] * 6 + [0.0] * 4
+    for _ in range(tables):
+        rows = list(shared(rng, 6, seeds, 60, truth[:6], own))
+        of_sentences = (rows[0] - rows[0].mean(1, keepdims=True)).mean(0)
+        rows += [shared(rng, 0, seeds, 60, [])[0] + of_sentences for _ in range(4)]
+        compared = compare_rows(rows, 0, stats.LOSS, weights=weights)
+        ends = [one.difference.interval() for one in compared[1:]]
+        covered += all(low <= gap <= high for (low, high), gap in zip(ends, truth, strict=True))
+        assert [one.shares_weights for one in compared] == [False] + [True] * 6 + [False] * 4
+    assert covered / tables >= 0.93
+
+
+def without_some(rng, rows, share):
+    """The same outputs without a matching 4-gram in a share of their sentences, which varies from seed to seed."""
+    chance, fewer = share * np.exp(rng.normal(0, 0.2, (len(rows), 1))), rows.copy()
+    fewer[..., 3] = np.maximum(0, rows[..., 3] - (rng.random(rows.shape[:2]) < chance))
+    return fewer
+
+
+def test_a_loss_of_a_fifth_of_a_bleu_point_is_found_within_seeds():
+    """Seeds spread by four times as much: by trainings of its own such a row is never found."""
+    rng, spread, share = np.random.default_rng(12), 0.06, 0.1
+    many = drawn(rng, 1, 20, 20_000, spread)[0]
+    truth = (bleu(without_some(rng, many, share).sum(1)) - bleu(many.sum(1))).mean()
+    assert -0.25 < truth < -0.15 and seeds_spread(spread) > 0.8
+    covered, found, found_apart = [], [], []
+    for _ in range(150):
+        outputs = drawn(rng, 1, 5, 500, spread)[0]
+        base, row = samples_of((outputs, without_some(rng, outputs, share)), bleu)
+        within, apart = difference(row, base), difference(row._replace(weights=()), base)
+        low, high = within.interval()
+        covered.append(low < truth < high)
+        found.append(within.p_value < 0.05)
+        found_apart.append(apart.p_value < 0.05)
+        assert within.value == pytest.approx(apart.value)
+    assert np.mean(found) > 0.9 and not any(found_apart) and 0.9 <= np.mean(covered) <= 0.99
+
+
+def test_rows_with_weights_of_their_own_are_compared_as_ever():
+    """With ids or without; and a row that shares base's weights changes no variance of theirs."""
+    table = a_table(6, 3, 80)
+    names = [[f"row {row}, seed {seed}" for seed in range(3)] for row in range(6)]
+    without = compare_rows(table, 0, METRIC)
+    assert compare_rows(table, 0, METRIC, weights=names) == without
+    fewer = without_some(np.random.default_rng(1), table[0], 0.3)
+    *others, last = compare_rows([*table, fewer], 0, METRIC, weights=[*names, names[0]])
+    assert last.shares_weights and len(last.difference.parts) == 1
+    for one, other in zip(without, others, strict=True):
+        assert one.row_mean == other.row_mean and one.is_outlier == other.is_outlier
+        assert one.difference is None or one.difference[:4] == other.difference[:4]
+
+
+def test_one_seed_that_shares_its_weights_is_tested_on_other_sentences():
+    """As any row with one seed."""
+    base, row = samples_of(shared(np.random.default_rng(3), 1, 1, 50, [0.1]), loss)
+    within, apart = difference(row, base), difference(row._replace(weights=()), base)
+    assert not within.parts and within.p_value == pytest.approx(apart.p_value)
+    assert within.interval() == pytest.approx(apart.interval())
+
+
 # --- The simulation: corpora with known true scores
 
 

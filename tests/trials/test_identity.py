@@ -143,13 +143,23 @@ def test_the_data_and_the_code_of_the_parts_count():
     assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(made)
 
 
-OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1}
+OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1, "decode.intervention": "mine.Cut"}
 
 
 @pytest.mark.parametrize("key", OF_DECODING)
 def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
     base, other = of({}), of({key: OF_DECODING[key]})
     assert base.trial != other.trial and base.weights == other.weights
+
+
+def test_options_and_code_of_an_intervention_make_another_trial_of_the_same_weights():
+    """The code of a component of the model makes other weights, whatever the intervention."""
+    cut = {"decode.intervention": "mine.Cut"}
+    options = [{}, {"decode.intervention.layer": 1}, {"decode.intervention.layer": 2}]
+    made = [of(cut | more, sources={"intervention": code}) for more in options for code in ("a", "b")]
+    assert len({who.trial for who in made}) == 6 and {who.weights for who in made} == {of({}).weights}
+    other = of(cut, sources={"intervention": "a", "ffn": "x"})
+    assert other.weights == of({}, sources={"ffn": "x"}).weights != of({}).weights
 
 
 def test_a_trial_is_refused_that_is_another_than_its_sweep_has_planned(tmp_path, monkeypatch):

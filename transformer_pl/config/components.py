@@ -1,7 +1,8 @@
 """Components by import path: there is no registry, the path is the name.
 
 A component of the model is built as `Class(config, site, **options)`, the model itself as `Class(config, **options)`, a
-tokenizer, a callback and a logger as `Class(**options)`; its constructor's signature is the schema of its options.
+tokenizer, an intervention, a callback and a logger as `Class(**options)`; its constructor's signature is the schema of
+its options.
 """
 
 import importlib
@@ -28,7 +29,7 @@ from transformer_pl.runtime.signals import component_code
 # The base classes of plugins, in Lightning; by name, because importing it takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
 # By key, or else by section: how many arguments a constructor has before its options.
-ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "trainer": 0}
+ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "decode": 0, "trainer": 0}
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 

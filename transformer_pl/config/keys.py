@@ -153,7 +153,7 @@ class Data(Section):
 
 
 class Decode(Section):
-    """Section 6.1: beam search, and the averaging of checkpoints."""
+    """Section 6.1: beam search, and the averaging of checkpoints; and what is changed of the model after training."""
 
     beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
         default=4, description="hypotheses per sentence (Section 6.1)"
@@ -165,6 +165,9 @@ class Decode(Section):
         default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
     )
     average: Count = Field(default=1, description="last checkpoints that are averaged; 1: none, as in Table 3")
+    intervention: Component = _component(
+        "Unchanged", "what changes the trained model before it is scored", "transformer_pl.train.intervention"
+    )
 
 
 class Trainer(Section):

@@ -140,7 +140,7 @@ def estimate_costs(
 def _speed_key(config: Mapping[str, Any], with_components: bool = True) -> str:
     """The values of all keys that the time of a FLOP depends on. The machine and the trial's threads matter, too."""
     keys = [key for key in KEYS if key.startswith(("data.", "trainer.")) and key not in COMPONENTS]
-    keys += COMPONENTS if with_components else []
+    keys += [key for key in COMPONENTS if with_components and not key.startswith("decode.")]
     return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
 
 
@@ -204,11 +204,12 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
             reasons.setdefault(reason, []).append(planned.name)
     if why := "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items()):
         say(console, f"new beside finished trials: {why}")
-    seconds = [estimates[planned.row].seconds or math.nan for planned in missing]
+    done = [planned for planned, state in zip(trials, states, strict=True) if state == "done"]
+    seconds = [estimates[planned.row].seconds or math.nan for planned in _trainings(missing, done)]
     if missing and math.isnan(sum(seconds)):
         say(console, "time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
     elif missing:
-        left = max(sum(seconds) / at_once, *seconds)
+        left = max([sum(seconds) / at_once, *seconds])
         time = f"time: about {format_duration(left)} of training left, {at_once} at a time"
         processors = dict.fromkeys(estimates[planned.row].processor for planned in missing)
         if processor := next(filter(None, processors), ""):
@@ -216,6 +217,16 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, time)
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
+
+
+def _trainings(missing: Sequence[PlannedTrial], done: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
+    """The missing trials that train: those that share weights are trained once; all are that are trained again."""
+    if any(planned in missing for planned in done):
+        return missing
+    there = {planned.identity.weights for planned in done}
+    return list(
+        {planned.identity.weights: planned for planned in missing if planned.identity.weights not in there}.values()
+    )
 
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:

@@ -196,6 +196,9 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
     if compared:
         note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
+    if shared := sum(comparison.shares_weights for comparison in compared):
+        note += f"{counted(shared, 'row')} {'share' if shared > 1 else 'shares'} the trained weights of base: "
+        note += f"{'they are' if shared > 1 else 'it is'} compared with it within each seed. "
     if outliers := [row.title for row in rows if row.score and row.score.is_outlier]:
         note += f"The seeds of {', '.join(outliers)} spread unlike those of the other rows."
     return note.rstrip()

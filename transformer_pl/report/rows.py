@@ -151,8 +151,9 @@ def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: Publ
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
     same_dataset = [dataset_keys(config) == dataset_keys(base) for config in configs] if base else []
+    weights = [[result.weights_id for result in row.done] for row in rows]
     scores, losses = (
-        stats.compare_rows([row.sentences for row in rows], index, metric, same_dataset)
+        stats.compare_rows([row.sentences for row in rows], index, metric, same_dataset, weights)
         for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
     )
     published = paper.find_all(configs, base) if paper else [None] * len(rows)

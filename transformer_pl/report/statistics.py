@@ -13,7 +13,9 @@ McCulloch 1992, "Variance Components", chapter 4)
 
 with a seed effect a_s, a sentence effect b_i that all seeds share, and their interaction e_si. `estimate` and
 `difference` estimate this variance; `_combine` has the equations. In a difference of two rows each row has seeds of its
-own, while the sentences are the same.
+own, while the sentences are the same. Two rows that evaluate the same trained weights in two ways (another beam, an
+intervention) share their seeds, too. Then the differences of their pseudo-values, seed by seed, follow the model of one
+row, and what a seed does to both is no part of their variance.
 """
 
 import math
@@ -71,15 +73,16 @@ class Sample(NamedTuple):
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
     references: np.ndarray | Sequence[float] = ()  # (n,) a number of each; rows on other ones are not compared
+    weights: Sequence[str] = ()  # (S,) the ids of the trained weights; empty: no other row has them
 
 
 class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
 
     value: float
-    parts: tuple[SeedVariance, ...]  # by the seeds of each row; none with one seed, which says nothing of others
+    parts: tuple[SeedVariance, ...]  # by the seeds of the row, and by those of base where it has others; none: one seed
     variance_by_sentences: float
-    degrees_of_freedom: float | None = None  # of t; None: the variances are moderated, and the law is not that of t
+    degrees_of_freedom: float | None = None  # of t; None: the law is that of `moderation.upper_tail`
     level: float = LEVEL  # of its interval
     lowest: float = -math.inf  # of all values that it can have: the interval ends there
     highest: float = math.inf
@@ -98,20 +101,19 @@ class Estimate(NamedTuple):
         return max(self.lowest, float(self.value - half_width)), min(self.highest, float(self.value + half_width))
 
     def half_width(self, level: float) -> float:
-        """t SE, where t is a quantile of Student's t. With moderated variances it is the quantile of the law in
-        `moderation.upper_tail`."""
+        """t SE, where t is a quantile of Student's t; or the quantile of the law in `moderation.upper_tail`."""
         if self.degrees_of_freedom is None:
             return moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
         return float(self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom))
 
     @property
     def p_value(self) -> float:
-        """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero. With moderated variances
-        the tail is that of `moderation.upper_tail`."""
-        if self.degrees_of_freedom is None:
-            return 2 * moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
+        """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero; or by the tail of
+        `moderation.upper_tail`."""
         if not self.standard_error:
             return float(self.value == 0)
+        if self.degrees_of_freedom is None:
+            return 2 * moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
         return 2 * float(stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
 
     @property
@@ -134,8 +136,21 @@ def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
 
 
 def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimate:
-    """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`."""
+    """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`.
+
+    Rows that share their weights are compared within each seed: their differences have one variance by S seeds, and the
+    law of `moderation.upper_tail`, as that of Satterthwaite finds too much where S is 2. The prior does not count for
+    them: it is of how rows spread, and differences within a seed spread less, each by its own amount.
+    """
+    if shares_weights(row, base):
+        within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo))
+        return within._replace(degrees_of_freedom=None) if within.parts else within
     return _combine([(1, row), (-1, base)], prior)
+
+
+def shares_weights(row: Sample, base: Sample) -> bool:
+    """Whether a row evaluates the trained weights of base, seed by seed."""
+    return bool(row.weights) and list(row.weights) == list(base.weights)
 
 
 def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -> Estimate:
@@ -199,12 +214,20 @@ class RowComparison(NamedTuple):
     difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
     p_value: float | None  # of the difference, corrected for the tested rows
     is_outlier: bool = False  # its variance from seed to seed is far from those of the other rows
+    shares_weights: bool = False  # with base: they are compared within each seed
 
 
 def compare_rows(
-    rows: Sequence[np.ndarray | None], base: int | None, metric: Metric, same_dataset: Sequence[bool] = ()
+    rows: Sequence[np.ndarray | None],
+    base: int | None,
+    metric: Metric,
+    same_dataset: Sequence[bool] = (),
+    weights: Sequence[Sequence[str]] = (),
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
+
+    same_dataset: whether each row was measured on the sentences of base; empty: all were.
+    weights: of each row, the ids of the trained weights by seed; empty: no rows share them.
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
     variances that are moderated over the rows where there are enough (see moderation.py). Of rows with one
@@ -213,12 +236,18 @@ def compare_rows(
 
     There is no difference from base where the row was measured on other sentences, or `same_dataset` says so. Nor is
     there one where one row has one seed and the other several: nothing is known of the variation of that one.
+
+    Rows that share the weights of base are compared with it within each seed. They tell nothing of how trainings
+    spread that base does not tell, and leave the other rows' variances as they are.
     """
     samples = [_finite_sample(row, metric) for row in rows]
-    prior = seed_prior([row for row in samples if row is not None])
+    if weights:
+        samples = [row and row._replace(weights=ids) for row, ids in zip(samples, weights, strict=True)]
+    of_base = None if base is None else samples[base]
+    shared = [bool(row and of_base and row is not of_base and shares_weights(row, of_base)) for row in samples]
+    prior = seed_prior([row for row, is_shared in zip(samples, shared, strict=True) if row and not is_shared])
     most = metric.highest - metric.lowest
     means = [row and estimate(row, prior)._replace(lowest=metric.lowest, highest=metric.highest) for row in samples]
-    of_base = None if base is None else samples[base]
     tested = {
         i: row
         for i, row in enumerate(samples)
@@ -230,7 +259,8 @@ def compare_rows(
     for i, (row, row_mean) in enumerate(zip(samples, means, strict=True)):
         is_outlier = bool(prior and row and len(row.scores) > 1 and _seed_variance(row) in prior.outliers)
         to_base, p_value = differences.get(i, (None, None))
-        comparisons.append(row_mean and RowComparison(row_mean, to_base, p_value, is_outlier))
+        is_shared = shared[i] and to_base is not None
+        comparisons.append(row_mean and RowComparison(row_mean, to_base, p_value, is_outlier, is_shared))
     return comparisons
 
 
@@ -266,17 +296,22 @@ def correct(
 
 def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
     """p-values (DRAWS, rows) where no row differs: the errors of base are drawn once for all rows, and sentences vary
-    together as they do here."""
+    together as they do here.
+
+    A row that shares the weights of base has an error of its own in place of both. It is drawn as independent of the
+    others: errors that depend on each other stay together within their limits more often (Sidak 1967).
+    """
     rng = np.random.default_rng(1)
     sentence_means = np.array([row.pseudo.mean(0) - base.pseudo.mean(0) for row in rows])
     covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
     by_sentences = np.array([estimate.variance_by_sentences for estimate in differences])
     scale = np.sqrt(by_sentences / np.maximum(np.diag(covariance), np.finfo(float).tiny))
     errors = scale * rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd")
-    if parts := [estimate.parts for estimate in differences if estimate.parts]:
+    if all(estimate.parts for estimate in differences):
+        parts = [(*estimate.parts, SeedVariance(0.0, 1.0))[:2] for estimate in differences]  # no errors of base: 0
         own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
         errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
-        errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1][0], (DRAWS, 1))
+        errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1].max(), (DRAWS, 1))
     return stats.rankdata(-abs(errors), axis=0) / DRAWS
 
 

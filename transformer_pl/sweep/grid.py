@@ -140,8 +140,10 @@ class GridCommand(SweepCommand):
 def difference_found(plan: Plan) -> str:
     """Which difference from base so many seeds would find: by the spread of finished trials, or the scale's record."""
     sweep, measure = plan.sweep, task_of(plan.sweep.base.data).measure
-    rows, seeds = len(sweep.rows) - (sweep.base_row is not None), max(len(row.configs) for row in sweep.rows)
-    if seeds < 2 or not rows:
+    bases = {planned.identity.weights for planned in plan.trials if planned.row == sweep.base_row}
+    rows = len({planned.row for planned in plan.trials if planned.identity.weights not in bases})
+    seeds = max(len(row.configs) for row in sweep.rows)
+    if seeds < 2 or not rows:  # rows that share base's weights differ by less than seeds do
         return ""
     from transformer_pl.report.moderation import FEWEST_ROWS  # scipy takes half a second
     from transformer_pl.report.statistics import found_by_plan, usual_spread

@@ -24,6 +24,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.divergence import check_losses, diverged_if_not_finite
+from transformer_pl.train.intervention import intervene
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import check_code
@@ -98,7 +99,7 @@ def best_translations(
 
 
 def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
-    """The model of a trained trial, on a GPU if there is one.
+    """The model of a trained trial as it was scored, after its intervention; on a GPU if there is one.
 
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
@@ -118,6 +119,7 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) ->
         reason = str(error).splitlines()[0]
         raise InputError(f"{trial.folder / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
     model.at_step(steps, config.steps)  # its own last step: a callback may have ended the training early
+    intervene(model, config)
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 

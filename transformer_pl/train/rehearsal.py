@@ -65,8 +65,10 @@ class Rehearsal(NamedTuple):
 
 
 def own_parts(config: Config) -> dict[str, Component]:
-    """The parts around the model that are not the core's, by a name that begins with their key."""
-    parts = {key: part for key, part in custom_components_by_key(config).items() if not key.startswith("model.")}
+    """The parts of a training, around the model, that are not the core's, by a name that begins with their key."""
+    parts = {
+        key: part for key, part in custom_components_by_key(config).items() if not key.startswith(("model.", "decode."))
+    }
     parts |= {"data.task": Component(path=config.data.task)}
     parts |= {f"trainer.callbacks[{i}]": part for i, part in enumerate(config.trainer.callbacks)}
     parts |= {f"trainer.loggers[{i}]": part for i, part in enumerate(config.trainer.loggers)}
@@ -94,8 +96,28 @@ def rehearse(configs: Iterable[Config], runs: Path) -> list[Rehearsal]:
 
 def check_all(configs: Sequence[Config], runs: Path) -> list[Rehearsal]:
     """Check the components of these configs and rehearse their other parts. Raises one InputError for all."""
-    checks: list[Callable[[], Any]] = [lambda: check_models(configs, runs), lambda: rehearse(configs, runs)]
-    return list(collect_errors(lambda check: check(), checks).values())[1]
+    checks: list[Callable[[], Any]] = [
+        lambda: check_models(configs, runs),
+        lambda: try_interventions(configs),
+        lambda: rehearse(configs, runs),
+    ]
+    return list(collect_errors(lambda check: check(), checks).values())[-1]
+
+
+def try_interventions(configs: Iterable[Config]) -> None:
+    """Try the interventions of these configs, each on an untrained model of its row's sizes.
+
+    Raises one InputError for all that is wrong.
+    """
+    own = [config for config in configs if not is_core(config.decode.intervention.path)]
+    if own and not _was_tried():
+        names = ", ".join(dict.fromkeys(f"decode.intervention = {config.decode.intervention.path}" for config in own))
+        _stage(names, "intervened", own)
+
+
+def _was_tried() -> bool:
+    """Whether this process was started by one that has rehearsed whatever it trains."""
+    return parent_process() is not None or RANKS_OF in os.environ
 
 
 def check_match(passes: Iterable[tuple[str, float]]) -> None:
@@ -113,7 +135,7 @@ def _kept_or_made(config: Config, runs: Path, digest: str) -> Rehearsal:
     path = runs / "checks" / f"{digest}.json"
     if passed := read_json(path):
         return Rehearsal(**passed)
-    if parent_process() or RANKS_OF in os.environ:  # whatever has started this process has rehearsed it
+    if _was_tried():
         return Rehearsal()
     made = _rehearse(config, runs)
     with suppress(OSError):  # it is rehearsed again where nothing can be written

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.check.dry_run import dry_run
-from transformer_pl.config import PAD, UNK, Callback, Config, custom_components, sizes
+from transformer_pl.check.small_model import small_model
+from transformer_pl.config import BOS, COMPONENTS, EOS, PAD, UNK, Callback, Config, custom_components, sizes
 from transformer_pl.config.components import build, is_core
 from transformer_pl.data import synthetic
 from transformer_pl.data.batches import Batch
@@ -26,12 +27,14 @@ from transformer_pl.data.prepared import SIDES, Prepared
 from transformer_pl.data.selection import used_pairs
 from transformer_pl.data.tokenizer import FIXED, Tokenizer
 from transformer_pl.data.tokens import Tokens, evenly_spaced
+from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.loss import training_loss
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, collect_errors, described
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.task import EVALUATION, Corpus, Pair, checked_scores, open_corpus
 from transformer_pl.train import fit
 from transformer_pl.train.divergence import Diverged
+from transformer_pl.train.intervention import intervene
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.one_trial import train_and_evaluate
 from transformer_pl.train.teacher import without_teachers
@@ -45,6 +48,7 @@ SENTENCES = {"train": 24, "val": 8, "test": 8}
 MERGES = 40  # merges of a vocabulary that is learned from so few sentences
 LONG = 1000  # sentences that are joined to a long one, whose end no tokenizer may leave out
 TRIED = 1000  # steps at which the rate of a schedule is checked
+TRIED_TOKENS = 3  # that a model is asked for after an intervention
 MUCH_SLOWER = 1e-3  # times the rate, at which a loss with finite gradients does not diverge
 
 
@@ -110,6 +114,11 @@ def idle(config: Config, folder: Path) -> bool:
     return not _unequal(folder, "whole", "alone")
 
 
+def intervened(configs: Sequence[Config]) -> None:
+    """Change an untrained model of each config by its intervention, and run it. Raises one InputError for all."""
+    collect_errors(lambda index: _try_intervention(configs[index]), range(len(configs)))
+
+
 def _unequal(folder: Path, name: str, other: str) -> list[str]:
     """The names of the weights, and of the fields of the results, in which two trainings differ."""
     first, second = (_trial(folder, name) for name in (name, other))
@@ -134,7 +143,7 @@ def small(config: Config, prepared: Prepared) -> Config:
         "optim": {"max_steps": STEPS, "duration": 1.0, "match": "steps", "warmup": min(STEPS, share(optim.warmup))}
         | {"loss": without_teachers(optim.loss)},
         "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},
-        "decode": {"average": min(config.decode.average, 3)},
+        "decode": {"average": min(config.decode.average, 3), "intervention": COMPONENTS["decode.intervention"]},
         "trainer": {
             "accelerator": "gpu" if on_gpu else "cpu",
             "devices": 1,
@@ -292,6 +301,22 @@ def _check_schedule(config: Config, vocab_size: int) -> None:
         if not 0 <= float(rate) < math.inf:
             law = f"must give a finite rate of at least 0 for each step, but gives {rate} for step {done + 1}"
             raise InputError(f"optim.schedule = {optim.schedule.path}: {law}; fix it")
+
+
+def _try_intervention(config: Config) -> None:
+    """It changes a model with the layers and the sizes of its row, which still runs, at once and step by step."""
+    model_sizes = sizes(config.model, config.data.vocab_size)
+    device, (_, model, source, target) = dry_run(model_sizes), small_model(model_sizes)
+    intervene(model, config)
+    try:
+        with torch.no_grad(), torch.device(device):
+            model, source = model.to(device), source.to(device)
+            model(source, target.to(device))
+            limits = torch.full((len(source),), TRIED_TOKENS)
+            beam_search(CachedSteps(model, source), limits, bos=BOS, eos=EOS, beam=2, alpha=config.decode.alpha)
+    except Exception as error:
+        law = f"must leave a model that runs, but it fails at {described(error)}; fix it"
+        raise InputError(f"decode.intervention = {config.decode.intervention.path}: {law}") from None
 
 
 def _check_loss(module: TransformerModule, batch: Batch) -> None:

@@ -84,8 +84,11 @@ class Identity:
 
     @cached_property
     def weights(self) -> str:
-        """The hash without the keys that only decoding reads."""
-        return value_digest({key: value for key, value in self.inputs.items() if key not in _DECODING_KEYS})
+        """The hash without the keys that only decoding reads, their options, and the code of their classes."""
+        inputs = {key: value for key, value in self.inputs.items() if _without_option(key) not in _DECODING_KEYS}
+        if parts := inputs.get("parts"):
+            inputs["parts"] = {slot: code for slot, code in parts.items() if f"decode.{slot}" not in _DECODING_KEYS}
+        return value_digest(inputs)
 
 
 # The fingerprint of the data identifies the dataset, so that keys which only name it are left out. So are keys that
@@ -95,7 +98,12 @@ _CORPUS_NAME_KEYS = ("data.path", "data.hub", "data.name")
 _HUB_KEYS = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
 _PRODUCT_KEYS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
 _LEFT_OUT_KEYS = {*_CORPUS_KEYS, "data.name", *_PRODUCT_KEYS}
-_DECODING_KEYS = ("decode.beam", "decode.alpha", "decode.extra")
+_DECODING_KEYS = ("decode.beam", "decode.alpha", "decode.extra", "decode.intervention")
+
+
+def _without_option(key: str) -> str:
+    """The key of a slot for an option's key, such as `decode.intervention`; any other key as it is."""
+    return ".".join(key.split(".")[:2])
 
 
 def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_pl.config import (
+    COMPONENTS,
     Component,
     Config,
     Data,
@@ -30,13 +31,14 @@ def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> d
 
 
 def check_code(config: Config, trial: Trial) -> None:
-    """Raise an InputError unless the code of the model and the task is that which the trial was trained with.
+    """Raise an InputError unless the code of the model, its intervention and the task is that of the trial.
 
     No module is imported: the config may be a stranger's, and name any.
     """
     trained = trial.identity_inputs().get("parts", {})
-    now = source_digests(custom_components(config.model)) | task_digest(config.data)
-    keys = {slot: "data.task" if slot == "task" else f"model.{slot}" for slot in now}
+    components = custom_components(config.model) | custom_components(config.decode)
+    keys = {without_section(key): key for key in (*COMPONENTS, "data.task")}
+    now = source_digests(components) | task_digest(config.data)
     if changed := [f"{keys[slot]} = {config.flat()[keys[slot]]}" for slot in now if trained.get(slot) != now[slot]]:
         remedy = f"{trial.sources} keeps the old code: put it back, or train the trial again"
         rule = f"must be the code that {trial.folder.name} was trained with, but has changed since"
