@@ -32,7 +32,7 @@ class HyperConnections(PreNormResidual):
     def __init__(self, config: Sizes, site: Site, streams: Count = 4, dynamic: bool = False):
         super().__init__(config, site)
         layer, sublayer, sublayers = site.layer or 0, site.sublayer or 0, 2 if site == "encoder" else 3
-        self.streams, self.dynamic, self.is_first = streams, dynamic, layer == sublayer == 0
+        self.streams, self.dynamic = streams, dynamic
         one, read = torch.eye(streams), (layer * sublayers + sublayer) % streams
         self.connections = nn.Parameter(torch.cat([one[:, [read]], one, torch.ones(streams, 1)], 1))  # A_m, A_r, B
         if dynamic:
@@ -41,7 +41,7 @@ class HyperConnections(PreNormResidual):
             self.s = nn.Parameter(torch.full((2,), 0.01))  # of A_m and A_r, and of B
 
     def forward(self, H: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.is_first:
+        if H.dim() == 3:  # the embeddings
             H = H[:, :, None].expand(-1, -1, self.streams, -1)
         weights = self.connections  # (n, n + 2)
         if self.dynamic:
