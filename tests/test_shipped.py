@@ -1,5 +1,6 @@
 """Every shipped sweep: each of its rows differs from base by more than its name, and trains."""
 
+import itertools
 from functools import cache
 
 import lightning as L
@@ -9,9 +10,12 @@ import torch
 import yaml
 from helpers import GRIDS, SEARCHES, SHIPPED
 
+from transformer_pl.config.components import build
 from transformer_pl.data import synthetic
 from transformer_pl.data.batches import BOS, PAD, Batch
+from transformer_pl.data.prepared import SIDES
 from transformer_pl.data.tokenizer import build_tokenizer
+from transformer_pl.data.tokens import Split
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
@@ -70,11 +74,22 @@ def built(config):
 
 
 @cache
-def tokens(tokenizer, vocab_size):
-    """The tokens of a few synthetic sentences, by a tokenizer that has learned from all."""
-    made, (source, target) = build_tokenizer(tokenizer), zip(*synthetic.pairs("val")[:9], strict=True)
+def learned(tokenizer, vocab_size):
+    """A tokenizer that has learned from all synthetic sentences, and the tokens of a few on both sides."""
+    made, pairs = build_tokenizer(tokenizer), synthetic.pairs("val")[:90]
     made.load(made.train(lambda: synthetic.pairs("train"), vocab_size))
-    return [made.encode(sentences, side).flat.tolist() for sentences, side in ((source, "source"), (target, "target"))]
+    return made, [made.encode(sentences, side) for sentences, side in zip(zip(*pairs, strict=True), SIDES, strict=True)]
+
+
+def tokens(tokenizer, vocab_size):
+    return [side.flat.tolist() for side in learned(tokenizer, vocab_size)[1]]
+
+
+def first_batches(config):
+    """The batches of the first steps, of a few synthetic sentences."""
+    tokenizer, sides = learned(config.data.tokenizer, config.data.vocab_size)
+    stream = build(config.data.batches, Split(*sides), tokenizer, config, 0, 1)
+    return [(batch.source.tolist(), batch.target_in.tolist()) for batch in itertools.islice(stream, 6)]
 
 
 def training(config):
@@ -98,6 +113,7 @@ def training(config):
         "rates": [law(done) for done in (0, 999)],
         "steps": config.steps,
         "batch": config.data.batch_tokens,
+        "batches": first_batches(config),
         "optimizer": (type(made["optimizer"]), {name: value for name, value in group.items() if name != "params"}),
         "clip": config.optim.clip,
         "tokens": tokens(config.data.tokenizer, config.data.vocab_size),
