@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_pl.config.types import Rate
+from transformer_pl.config import Rate
 from transformer_pl.data.batches import TrainStream
 from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.data.tokens import Split, Tokens

@@ -9,8 +9,7 @@ reference y,
 import torch
 import torch.nn.functional as F
 
-from transformer_pl.config import PAD, Optim, Sizes
-from transformer_pl.config.types import Rate
+from transformer_pl.config import PAD, Optim, Rate, Sizes
 from transformer_pl.data.batches import Batch
 from transformer_pl.model import Transformer
 from transformer_pl.train.teacher import Teacher

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablations.pre_norm import PreNormResidual
-from transformer_pl.config import Positive, Site, Sizes
+from transformer_pl.config import Rate, Site, Sizes
 from transformer_pl.model import PostNormResidual
-from transformer_pl.runtime.errors import InputError
 
 
 class StochasticDepth(PostNormResidual):
@@ -26,10 +25,8 @@ class StochasticDepth(PostNormResidual):
     i is the layer, from 1.
     """
 
-    def __init__(self, config: Sizes, site: Site, rate: Positive = 0.2):
+    def __init__(self, config: Sizes, site: Site, rate: Rate = 0.2):
         super().__init__(config, site)
-        if rate >= 1:
-            raise InputError(f"rate = {rate}: must be below 1, the probability that the last layer is left out")
         N = config.N_encoder if site == "encoder" else config.N_decoder
         self.p = rate * ((site.layer or 0) + 1) / N
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from transformer_pl.config import BOS, PAD, UNK
-from transformer_pl.config.types import Rate
+from transformer_pl.config import BOS, PAD, UNK, Rate
 from transformer_pl.data.batches import Batch, TrainStream
 
 

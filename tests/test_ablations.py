@@ -583,8 +583,6 @@ def test_a_sublayer_is_left_out_of_so_many_sentences(kind, site, layer, p):
     assert left_out.float().mean().item() == pytest.approx(p, abs=0.03)
     torch.testing.assert_close(found[~left_out], expected(1 / (1 - p))[~left_out], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(part.eval()(x, torch.square), expected(1), atol=1e-5, rtol=1e-4)
-    with pytest.raises(InputError, match="rate = 1"):
-        kind(config, Site(site, layer, 0), rate=1.0)
 
 
 def test_rezero_begins_as_the_identity():

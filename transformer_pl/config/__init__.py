@@ -32,5 +32,5 @@ from transformer_pl.config.sizes import (
     nominal_sizes,
     sizes,
 )
-from transformer_pl.config.types import Callback, Component, Count, Natural, Plugin, Positive, Section
+from transformer_pl.config.types import Callback, Component, Count, Natural, Plugin, Positive, Rate, Section
 from transformer_pl.config.vocabulary import BOS, EOS, PAD, UNK
