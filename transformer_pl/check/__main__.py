@@ -14,12 +14,12 @@ from typing import Any
 
 from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
 from transformer_pl.config import WITH_OPTIONS, Config, custom_components
-from transformer_pl.config.components import BASES, component_names, import_component
+from transformer_pl.config.components import BASES, component_names, import_component, is_core
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.isolated import isolated
-from transformer_pl.train.rehearsal import check_all, own_parts
+from transformer_pl.train.rehearsal import INTERVENED, own_parts, rehearse, try_interventions
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
 LARGER = (
@@ -75,19 +75,22 @@ def _measure(config: Config, where: str) -> int:
 
 def _rehearse(config: Config, where: str) -> int:
     """Rehearse what lies around the model. What was found before is not read: the part is tried now."""
-    if not own_parts(config):
+    intervenes = not is_core(config.decode.intervention.path)
+    if not own_parts(config) and not intervenes:
         print(f"{where}: a part of the project, or its default; a rehearsal is of others")
         return 0
     with tempfile.TemporaryDirectory() as runs:
         try:
-            (found,) = check_all([config], Path(runs))
+            try_interventions([config])
+            (found,) = rehearse([config], Path(runs))  # a teacher is a model with first weights
         except InputError as error:
             print(f"{where}: the rehearsal fails")
             for message in error.messages:
                 print(f"BROKEN  {message}")
             return 2
-    print(f"{where}: {len(found.laws)} laws hold in a rehearsal")
-    for law in found.laws:
+    laws = [*found.laws, *([INTERVENED] if intervenes else [])]
+    print(f"{where}: {len(laws)} laws hold in a rehearsal")
+    for law in laws:
         print(f"holds   {law}")
     for note in found.notes:
         print(f"note    {note}")
@@ -133,11 +136,19 @@ def slot_of(path: str, component: Any) -> str:
     """The key that a class fits: by what it is derived from, else by its methods and the arguments of its call."""
     import torch  # takes seconds, which --help does not need
 
+    from transformer_pl.data.batches import TrainStream
     from transformer_pl.data.tokenizer import Tokenizer
     from transformer_pl.model import slots
     from transformer_pl.task import Task
+    from transformer_pl.train.intervention import Intervention
 
-    bases = {"optim.optimizer": torch.optim.Optimizer, "data.tokenizer": Tokenizer, "data.task": Task}
+    bases = {
+        "optim.optimizer": torch.optim.Optimizer,
+        "data.tokenizer": Tokenizer,
+        "data.task": Task,
+        "data.batches": TrainStream,
+        "decode.intervention": Intervention,
+    }
     for key, base in bases.items():
         if issubclass(component, base):
             return key

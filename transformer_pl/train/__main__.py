@@ -30,7 +30,7 @@ from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.task import open_corpus
 from transformer_pl.train.devices import is_first_rank, join_world
-from transformer_pl.train.rehearsal import check_match, rehearse, try_interventions
+from transformer_pl.train.rehearsal import check_match, check_teachers, rehearse, try_interventions
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
@@ -104,6 +104,7 @@ def _check(run: TrialRun) -> Checked:
     if not is_first_rank():
         return Checked()
     exempt = check_model(run.config.model, run.config.data.vocab_size, run.runs)
+    check_teachers([run.config], run.runs)
     try_interventions([run.config])
     (rehearsal,) = rehearse([run.config], run.runs)
     return Checked(exempt, rehearsal.passes)

@@ -28,6 +28,7 @@ from transformer_pl.runtime.isolated import isolated
 from transformer_pl.trials.identity import identity_callbacks
 from transformer_pl.trials.trial_run import code_digests
 
+INTERVENED = "it changes a model of the row's sizes, which then computes and decodes"
 WHOLE = "it is trained, validated, saved, evaluated, decoded and scored"
 CONTINUED = "a training that is stopped and continued comes to the same weights and scores"
 LAWS = {  # by key, what `stages.py` checks of a part beside that
@@ -40,7 +41,7 @@ LAWS = {  # by key, what `stages.py` checks of a part beside that
         "it returns one finite number, which has a gradient",
         "it leaves out padding",
         "it is a sum over tokens: the loss of a batch is the sum of those of its sentences",
-        "it changes no target, and has no weights of its own",
+        "it changes nothing of the batch that it is given",
     ),
     "data.tokenizer": (
         "every sentence has tokens, the same alone as among others, and their text is not blank",
@@ -80,11 +81,6 @@ def rehearse(configs: Iterable[Config], runs: Path) -> list[Rehearsal]:
 
     What passed is kept in `runs/checks`. Raises one InputError for all that is wrong.
     """
-    configs = list(configs)
-    if any("optim.loss" in own_parts(config) for config in configs):
-        from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
-
-        check_teachers(configs, runs)
     digests, first = list[str](), dict[str, Config]()
     for config in configs:
         digests.append(_digest(config) if own_parts(config) else "")
@@ -98,10 +94,19 @@ def check_all(configs: Sequence[Config], runs: Path) -> list[Rehearsal]:
     """Check the components of these configs and rehearse their other parts. Raises one InputError for all."""
     checks: list[Callable[[], Any]] = [
         lambda: check_models(configs, runs),
+        lambda: check_teachers(configs, runs),
         lambda: try_interventions(configs),
         lambda: rehearse(configs, runs),
     ]
     return list(collect_errors(lambda check: check(), checks).values())[-1]
+
+
+def check_teachers(configs: Iterable[Config], runs: Path) -> None:
+    """Raise one InputError for all trials that losses name as teachers and that cannot be used."""
+    if own := [config for config in configs if "optim.loss" in own_parts(config)]:
+        from transformer_pl.train import teacher  # imports torch, as the loss does
+
+        teacher.check_teachers(own, runs)
 
 
 def try_interventions(configs: Iterable[Config]) -> None:
