@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
+from transformer_pl.check.run import CAUSES, check_models, exempt, frozen_weights, measured_properties
 from transformer_pl.config import WITH_OPTIONS, Config, custom_components
 from transformer_pl.config.components import BASES, component_names, import_component, is_core
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
@@ -81,6 +81,7 @@ def _rehearse(config: Config, where: str) -> int:
         return 0
     with tempfile.TemporaryDirectory() as runs:
         try:
+            check_models([config], Path(runs))
             try_interventions([config])
             (found,) = rehearse([config], Path(runs))  # a teacher is a model with first weights
         except InputError as error:
