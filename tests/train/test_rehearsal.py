@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
+from transformer_pl.data.batches import TrainStream
 from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.tasks.translation import Translation
 
@@ -165,6 +166,26 @@ class TwoPasses:
         return F.cross_entropy(first, batch.target_out[batch.target_out != 0], reduction="sum") + (
             (first - second).square().sum()
         )
+
+
+class Unused(Buffered):
+    def __init__(self, config, optim):
+        super().__init__(config, optim)
+        self.forgotten = nn.Parameter(torch.ones(()))
+
+
+class CountsEpochs(TrainStream):
+    epochs = 0
+
+    def epoch_batches(self, split, epoch):
+        self.epochs += 1
+        batches = super().epoch_batches(split, epoch)
+        return batches[self.epochs % len(batches) :] + batches[: self.epochs % len(batches)]
+
+
+class ReturnsNothing(TrainStream):
+    def changed(self, batch, generator):
+        pass
 
 
 class CountsPadding(TwoPasses):
@@ -351,7 +372,8 @@ BROKEN = [
     {"optim.optimizer": "stranger.ClosureTwice", "trainer.accumulate": 2},
     *({"optim.schedule": f"stranger.{name}"} for name in ("Negative", "NotANumber")),
     *({"optim.loss": f"stranger.{name}"} for name in ("Detached", "Padded", "Mean", "ChangesItsTarget", "NoGradient")),
-    *({"optim.loss": f"stranger.{name}"} for name in ("CountsPadding", "MeanOfBatch", "ChangesTheBatch")),
+    *({"optim.loss": f"stranger.{name}"} for name in ("CountsPadding", "MeanOfBatch", "ChangesTheBatch", "Unused")),
+    {"data.batches": "stranger.ReturnsNothing"},
     *({"data.tokenizer": f"stranger.{name}"} for name in ("TooFew", "TooFewTexts", "Blank", "Empty", "Fractions")),
     *({"data.tokenizer": f"stranger.{name}"} for name in ("Unknown", "Truncates", "Pads", "NoSide", "ForgetsOffset")),
     *({"data.task": f"stranger.{name}"} for name in ("Fails", "Contradicts", "Swapped")),
@@ -365,6 +387,7 @@ BROKEN = [
 NOT_CONTINUED = [
     {"optim.optimizer": "stranger.NumpyState"},
     {"optim.schedule": "stranger.Counts"},
+    {"data.batches": "stranger.CountsEpochs"},
     *({"trainer.callbacks": f"stranger.{name}"} for name in ("NumpyBest", "Forgets", "Fits")),
 ]
 

@@ -90,7 +90,8 @@ def _rehearse(config: Config, where: str) -> int:
                 print(f"BROKEN  {message}")
             return 2
     laws = [*found.laws, *([INTERVENED] if intervenes else [])]
-    print(f"{where}: {len(laws)} laws hold in a rehearsal")
+    laws_held = f"{len(laws)} laws hold" if len(laws) > 1 else "1 law holds"
+    print(f"{where}: {laws_held} in a rehearsal")
     for law in laws:
         print(f"holds   {law}")
     for note in found.notes:

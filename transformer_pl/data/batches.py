@@ -16,6 +16,7 @@ from torch import Tensor
 from transformer_pl.config import BOS, EOS, PAD, Config
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.runtime.errors import InputError
 
 
 class Batch(NamedTuple):
@@ -165,4 +166,7 @@ class TrainStream:
         micro = collate(split, share) if len(share) else nothing_to_predict(split, batch)
         seed = np.random.SeedSequence((self.config.seed, step, part, self.rank)).generate_state(1, np.uint64)
         micro = self.changed(micro, torch.Generator().manual_seed(int(seed[0])))
+        if not isinstance(micro, Batch):
+            rule = f"changed must return a Batch, but returns {type(micro).__name__}"
+            raise InputError(f"data.batches = {self.config.data.batches.path}: {rule}; return the batch")
         return micro._replace(tokens=int(split.target.lengths_with_special[batch].sum()))

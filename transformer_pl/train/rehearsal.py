@@ -38,7 +38,7 @@ LAWS = {  # by key, what `stages.py` checks of a part beside that
     ),
     "optim.schedule": ("its rate is finite and not negative throughout the training",),
     "optim.loss": (
-        "it returns one finite number, which has a gradient",
+        "it returns one finite number, which has a gradient, also by each weight of its own",
         "it leaves out padding",
         "it is a sum over tokens: the loss of a batch is the sum of those of its sentences",
         "it changes nothing of the batch that it is given",
@@ -54,7 +54,7 @@ LAWS = {  # by key, what `stages.py` checks of a part beside that
     ),
     "trainer.callbacks": ("it leaves the schedule of the rate as it is",),
 }
-REVISION = 1  # raised when the rehearsal becomes stricter: then every part is rehearsed again
+REVISION = 2  # raised when the rehearsal becomes stricter: then every part is rehearsed again
 
 
 class Rehearsal(NamedTuple):
@@ -165,7 +165,7 @@ def _rehearse(config: Config, runs: Path) -> Rehearsal:
             laws += [CONTINUED] if _stage(what, "continued", config, Path(folder)) else []
         if identity_callbacks(config) and _stage(names, "idle", config, Path(folder)):
             remedy = "write in_identity: false beside the options of one that only watches"
-            found["notes"] = [*found["notes"], f"{names}: changed nothing in the rehearsal; {remedy}"]
+            found["notes"] = [*found["notes"], f"{names}: changed nothing in the few steps of the rehearsal; {remedy}"]
         return Rehearsal(**found, laws=laws)
 
 

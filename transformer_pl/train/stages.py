@@ -45,6 +45,7 @@ from transformer_pl.trials.trial_run import Checked, TrialRun
 
 STEPS = 20
 SENTENCES = {"train": 24, "val": 8, "test": 8}
+BATCHES = 4  # of an epoch, at least
 MERGES = 40  # merges of a vocabulary that is learned from so few sentences
 LONG = 1000  # sentences that are joined to a long one, whose end no tokenizer may leave out
 TRIED = 1000  # steps at which the rate of a schedule is checked
@@ -159,7 +160,9 @@ def small(config: Config, prepared: Prepared) -> Config:
         },
     }
     longest = int(split.longer.max())
-    keys["data"] |= {key: max(getattr(config.data, key), longest) for key in ("max_length", "batch_tokens")}
+    several = longest * SENTENCES["train"] // BATCHES  # else an epoch would be one batch, whose order says nothing
+    keys["data"] |= {"max_length": max(config.data.max_length, longest)}
+    keys["data"] |= {"batch_tokens": max(longest, min(config.data.batch_tokens, several))}
     sections = {name: getattr(config, name).model_copy(update=update) for name, update in keys.items()}
     return config.model_copy(update=sections)
 
@@ -346,6 +349,9 @@ def _check_loss(module: TransformerModule, batch: Batch) -> None:
         law(is_number, f"must return one finite number, but returns {expected}")
         law(all(map(torch.equal, given[:3], batch[:3])), "must not change the batch, such as its target, but does")
         law(expected.requires_grad, "must have a gradient, but has none")
+        weights = loss.named_parameters() if isinstance(loss, nn.Module) else ()
+        unused = [name for name, weight in weights if weight.requires_grad and not _reaches(expected, weight)]
+        law(not unused, f"must use every weight that it has, but {', '.join(unused)} gets no gradient")
         if value(batch, seed=1) == expected:
             longer = changed(lambda part: nn.functional.pad(part, (0, 3), value=PAD))
             same = torch.allclose(value(longer), expected, rtol=1e-4)
@@ -354,6 +360,11 @@ def _check_loss(module: TransformerModule, batch: Batch) -> None:
             is_sum = torch.allclose(torch.stack(parts).sum(), expected, rtol=1e-3)
             law(is_sum, "must be a sum over tokens, but differs from the sum over single sentences")
     model.train()
+
+
+def _reaches(loss: Tensor, weight: Tensor) -> bool:
+    """Whether the loss has a gradient by the weight."""
+    return torch.autograd.grad(loss, weight, retain_graph=True, allow_unused=True)[0] is not None
 
 
 class Observer(L.Callback):

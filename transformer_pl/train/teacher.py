@@ -84,7 +84,7 @@ def _find(option: str, name: object, runs: Path, data: str) -> FinishedTrial:
     by_id = {finished.result.id: finished for finished in finished_trials(runs)}
     value = f"{KEY}.{option} = {name}"
     if name not in by_id:
-        remedy = "train it first, or take an id that `python -m transformer_pl.report --list` shows"
+        remedy = "train it first, or take an id that `python -m transformer_pl.sweep --list` shows"
         raise InputError(f"{value}: must be the id of a finished trial in {runs}, but none has it; {remedy}")
     if (teacher := by_id[str(name)]).trial.data() != data:
         rule = "must be a trial on the same text with the same vocabulary, but is of another"
