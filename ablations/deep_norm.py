@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from transformer_pl.config import Component, Sizes, custom_components
+from transformer_pl.config import Sizes
+from transformer_pl.config.components import with_own
 from transformer_pl.model import PostNormResidual, Transformer
-from transformer_pl.runtime.errors import InputError
 
 
 def alpha_beta(config: Sizes, site: str) -> tuple[float, float]:
@@ -38,9 +38,7 @@ class DeepNorm(Transformer):
     """The Transformer with this residual, and with all projections of its layers drawn anew."""
 
     def __init__(self, config: Sizes):
-        if "residual" in custom_components(config):
-            raise InputError(f"model.residual = {config.residual.path}: DeepNorm brings its own; leave it out")
-        super().__init__(config._replace(residual=Component(path=f"{__name__}.DeepNormResidual")))
+        super().__init__(with_own(config, "residual", DeepNormResidual))
         for site, layers in (("encoder", self.encoder), ("decoder", self.decoder)):
             _, beta = alpha_beta(config, site)
             for name, module in layers.named_modules():

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from transformer_pl.config import Component, Sizes, custom_components
+from transformer_pl.config import Sizes
+from transformer_pl.config.components import with_own
 from transformer_pl.model import Mask, ScaledDotProductAttention, Transformer, softmax
-from transformer_pl.runtime.errors import InputError
 
 
 class MaskWithScores(Mask):
@@ -46,11 +46,7 @@ class ResidualAttention(Transformer):
     """The Transformer with these scores in every attention."""
 
     def __init__(self, config: Sizes):
-        if "attention" in custom_components(config):
-            raise InputError(
-                f"model.attention = {config.attention.path}: ResidualAttention brings its own; leave it out"
-            )
-        super().__init__(config._replace(attention=Component(path=f"{__name__}.ResidualScores")))
+        super().__init__(with_own(config, "attention", ResidualScores))
 
     def encoder_stack(self, x: Tensor, mask: Mask) -> Tensor:
         return super().encoder_stack(x, MaskWithScores(mask))

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transformer_pl.config import Component, Sizes, custom_components
+from transformer_pl.config import Sizes
+from transformer_pl.config.components import with_own
 from transformer_pl.model import Cache, Mask, MultiHeadSelfAttention, Transformer
-from transformer_pl.runtime.errors import InputError
 
 
 class MaskWithValues(Mask):
@@ -43,11 +43,7 @@ class ValueResidual(Transformer):
     """The Transformer with this self-attention in every layer."""
 
     def __init__(self, config: Sizes):
-        if "self_attention" in custom_components(config):
-            raise InputError(
-                f"model.self_attention = {config.self_attention.path}: ValueResidual brings its own; leave it out"
-            )
-        super().__init__(config._replace(self_attention=Component(path=f"{__name__}.ValueResidualSelfAttention")))
+        super().__init__(with_own(config, "self_attention", ValueResidualSelfAttention))
 
     def encoder_stack(self, x: Tensor, mask: Mask) -> Tensor:
         return super().encoder_stack(x, MaskWithValues(mask))

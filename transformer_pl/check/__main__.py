@@ -12,14 +12,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.check.run import CAUSES, check_models, exempt, frozen_weights, measured_properties
+from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
 from transformer_pl.config import WITH_OPTIONS, Config, custom_components
 from transformer_pl.config.components import BASES, component_names, import_component, is_core
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
 from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.isolated import isolated
-from transformer_pl.train.rehearsal import INTERVENED, own_parts, rehearse, try_interventions
+from transformer_pl.train.rehearsal import INTERVENED, check_parts, own_parts
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
 LARGER = (
@@ -81,9 +81,7 @@ def _rehearse(config: Config, where: str) -> int:
         return 0
     with tempfile.TemporaryDirectory() as runs:
         try:
-            check_models([config], Path(runs))
-            try_interventions([config])
-            (found,) = rehearse([config], Path(runs))  # a teacher is a model with first weights
+            (found,) = check_parts([config], Path(runs))  # a model with first weights stands in for a teacher
         except InputError as error:
             print(f"{where}: the rehearsal fails")
             for message in error.messages:

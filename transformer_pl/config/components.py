@@ -51,6 +51,19 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
         return component_class(*arguments, **_options(component, component_class, len(arguments), given))
 
 
+def with_own(config: Sizes, slot: str, component_class: type) -> Sizes:
+    """The sizes with the component that an architecture brings for a slot.
+
+    Raises an InputError where the row fills the slot, too.
+    """
+    name = component_class.__qualname__
+    if given := custom_components(config).get(slot):
+        rule = f"must be the paper's, because model.architecture brings {name}"
+        raise InputError(f"model.{slot} = {given.path}: {rule}; leave it out")
+    own: dict[str, Any] = {slot: Component(path=f"{component_class.__module__}.{name}")}
+    return config._replace(**own)
+
+
 def build_derived(key: str, component: Component, base: type) -> Any:
     """Build the component of a key whose class must be derived from `base`. No other class is built.
 

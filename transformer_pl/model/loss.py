@@ -37,21 +37,15 @@ class SmoothedCrossEntropy:
 def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
     """The sum of a loss (`optim.loss`) over the target tokens of a batch, from a pass of the model, or of several.
 
-    loss: a `LossOfBatch`, which calls the model itself, or a loss as `loss_of_states` takes it.
+    loss: a `LossOfBatch`, which calls the model itself; a `LossOfStates`, which need not have all logits at once; or a
+    function of logits (B, L, V) and target (B, L), which may hold PAD.
     """
     if isinstance(loss, LossOfBatch):
         return loss.of_batch(model, batch)
-    return loss_of_states(loss, model.embedding, model.states(batch.source, batch.target_in), batch.target_out)
-
-
-def loss_of_states(loss: Any, embedding: Any, x: Tensor, target: Tensor) -> Tensor:
-    """The sum of a loss (`optim.loss`) over the tokens of x (B, L, d_model) and target (B, L), which may hold PAD.
-
-    loss: a function of logits (B, L, V) and target, or a `LossOfStates`, which need not have all logits at once.
-    """
+    states, embedding = model.states(batch.source, batch.target_in), model.embedding
     if isinstance(loss, LossOfStates):
-        return loss.of_states(embedding, x, target)
-    return loss(embedding.logits(x), target)
+        return loss.of_states(embedding, states, batch.target_out)
+    return loss(embedding.logits(states), batch.target_out)
 
 
 def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, compiled: Any = None) -> Tensor:

@@ -91,10 +91,15 @@ def rehearse(configs: Iterable[Config], runs: Path) -> list[Rehearsal]:
 
 
 def check_all(configs: Sequence[Config], runs: Path) -> list[Rehearsal]:
+    """Check all that the parts of these configs are, and that their teachers are there. Raises one InputError."""
+    checks: tuple[Callable[..., Any], ...] = (check_teachers, check_parts)
+    return list(collect_errors(lambda check: check(configs, runs), checks).values())[-1]
+
+
+def check_parts(configs: Sequence[Config], runs: Path) -> list[Rehearsal]:
     """Check the components of these configs and rehearse their other parts. Raises one InputError for all."""
     checks: list[Callable[[], Any]] = [
         lambda: check_models(configs, runs),
-        lambda: check_teachers(configs, runs),
         lambda: try_interventions(configs),
         lambda: rehearse(configs, runs),
     ]
