@@ -31,7 +31,8 @@ class HyperConnections(PreNormResidual):
 
     def __init__(self, config: Sizes, site: Site, streams: Count = 4, dynamic: bool = False):
         super().__init__(config, site)
-        layer, sublayer, sublayers = site.layer or 0, site.sublayer or 0, 2 if site == "encoder" else 3
+        layer, sublayer = site.layer or 0, site.sublayer or 0
+        sublayers = 3 if site == "decoder" and config.N_encoder else 2
         self.streams, self.dynamic = streams, dynamic
         one, read = torch.eye(streams), (layer * sublayers + sublayer) % streams
         self.connections = nn.Parameter(torch.cat([one[:, [read]], one, torch.ones(streams, 1)], 1))  # A_m, A_r, B

@@ -41,15 +41,16 @@ class MacaronDecoderLayer(DecoderLayer):
         half = config._replace(d_ff=(config.d_ff + 1) // 2)
         super().__init__(half, layer)
         self.first_ffn = build(config.ffn, half, Site("decoder", layer))
-        self.residual = residuals(config, "decoder", layer, 4)
+        self.residual = residuals(config, "decoder", layer, 4 if config.N_encoder else 3)
 
     def forward(
         self, x: Tensor, mask: Mask, memory: tuple[Tensor, ...], memory_mask: Mask, start: int, cache: Cache | None
     ) -> Tensor:
         x = self.residual[0](x, lambda x: self.first_ffn(x) / 2)
         x = self.residual[1](x, lambda x: self.self_attention(x, mask, start, cache))
-        x = self.residual[2](x, lambda x: self.cross_attention(x, memory, memory_mask))
-        return self.residual[3](x, lambda x: self.ffn(x) / 2)
+        if self.cross_attention is not None:
+            x = self.residual[2](x, lambda x: self.cross_attention(x, memory, memory_mask))
+        return self.residual[-1](x, lambda x: self.ffn(x) / 2)
 
 
 class MacaronLayers(Transformer):

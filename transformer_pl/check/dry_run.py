@@ -81,7 +81,7 @@ def _run(config: Sizes, device: str) -> None:
     with torch.random.fork_rng(devices=[]), torch.device(device):
         _, model, source, target = small_model(config)
         embedding = model.embedding
-        for site, ids in (("encoder", source), ("decoder", target)):
+        for site, ids in (("encoder", source), ("decoder", target))[0 if config.N_encoder else 1 :]:
             shape = (*ids.shape, config.d_model)
             _check("embedding", type(embedding), embedding.embed(ids, site), shape, "from embed")
         for slot, component in custom_components(config).items():
@@ -139,7 +139,7 @@ def _check_residuals(model: Transformer, d_model: int) -> None:
         for name, sublayer in layer.named_children():
             if name != "residual":
                 sublayer.register_forward_pre_hook(given)
-    for norm in (model.encoder_norm, model.decoder_norm):
+    for norm in filter(None, (model.encoder_norm, model.decoder_norm)):
         norm.register_forward_hook(returned)
 
 

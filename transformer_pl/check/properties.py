@@ -139,6 +139,8 @@ def every_token_is_read(subject: Subject) -> str | None:
     for t, before, after in with_each_token_changed(subject, "target", positions):
         if not difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
             return f"another token at target position {t} does not change the logits at that position"
+    if not subject.config.N_encoder:
+        return None
     positions = range(SOURCE_LENGTH - 6)  # from here on the second sentence is padding
     for t, before, after in with_each_token_changed(subject, "source", positions):
         if not difference(after, before, 10 * SAME_SHAPES):
@@ -210,7 +212,8 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     Q, K = torch.randn(2, 2, config.h, 6, config.d_k)
     V, other = torch.randn(2, 2, config.h, 6, config.d_v)
     keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
-    for site, start in (("encoder", 0), ("decoder", 0), ("decoder", 5), ("cross", 0)):  # decoding has one query
+    sites = (("decoder", 0), ("decoder", 5), ("encoder", 0), ("cross", 0))  # decoding has one query
+    for site, start in sites if config.N_encoder else sites[:2]:
         attention = build(config.attention, config, Site(site, 0))
         if not has_weights(attention):
             continue

@@ -41,7 +41,7 @@ def _products_are_whole(config: Config) -> Iterator[BrokenConstraint]:
         ("optim.max_steps", optim.max_steps, "optim.duration", optim.duration),
     ]
     for key, size, multiplier_key, multiplier in products:
-        product = exact_product(size or 1, multiplier)
+        product = exact_product(size or 1, multiplier)  # N_encoder may be 0, and stays 0
         if size and (product.denominator != 1 or not 1 <= product <= LARGEST):
             constraint = f"at most {LARGEST:,}" if product > LARGEST else "a whole number of at least 1"
             yield (key, multiplier_key), f"their product must be {constraint}, but is {float(product):.12g}"

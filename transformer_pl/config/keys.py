@@ -21,6 +21,7 @@ from transformer_pl.config.types import (
     Loggers,
     Multiplier,
     Natural,
+    NaturalOrNone,
     NoBool,
     NotMinusZero,
     OnOrOff,
@@ -49,7 +50,9 @@ class Model(Section):
     """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
 
     N: Count = Field(default=6, description="layers in the encoder, and in the decoder (Section 3.1)")
-    N_encoder: CountOrNone = Field(default=None, description="layers in the encoder alone; unset: N")
+    N_encoder: NaturalOrNone = Field(
+        default=None, description="layers in the encoder alone; unset: N; 0: none, so the decoder is a language model"
+    )
     N_decoder: CountOrNone = Field(default=None, description="layers in the decoder alone; unset: N")
     d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
     d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")

@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
     """What a component is built from: the effective sizes (multipliers applied), components and vocabulary size."""
 
     N: int
-    N_encoder: int
+    N_encoder: int  # 0: the model is a decoder alone
     N_decoder: int
     d_model: int
     d_ff: int
@@ -53,8 +53,8 @@ class Sizes(NamedTuple):
     vocab_size: int
 
     def with_layers(self, N: int) -> "Sizes":
-        """The same with N layers in each stack."""
-        return self._replace(N=N, N_encoder=N, N_decoder=N)
+        """The same with N layers in each stack that it has."""
+        return self._replace(N=N, N_encoder=N if self.N_encoder else 0, N_decoder=N)
 
 
 def sizes(model: Model, vocab_size: int) -> Sizes:
@@ -62,7 +62,7 @@ def sizes(model: Model, vocab_size: int) -> Sizes:
     d_model = multiplied(model.d_model, model.width)
     return Sizes(
         N=multiplied(model.N, model.depth),
-        N_encoder=multiplied(model.N_encoder or model.N, model.depth),
+        N_encoder=multiplied(model.N if model.N_encoder is None else model.N_encoder, model.depth),
         N_decoder=multiplied(model.N_decoder or model.N, model.depth),
         d_model=d_model,
         d_ff=multiplied(model.d_ff, model.width),

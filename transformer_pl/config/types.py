@@ -69,6 +69,7 @@ OnOrOff = BeforeValidator(lambda value: {"True": "on", "False": "off"}.get(str(v
 Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
 CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
+NaturalOrNone = Annotated[Natural | None, OrNone]
 Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 NotMinusZero = AfterValidator(abs)  # of a number from 0: -0.0 would make another trial
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinusZero]

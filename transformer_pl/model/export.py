@@ -39,10 +39,9 @@ def marian(model: Transformer, sizes: Sizes, attention: str | None = None) -> An
         from transformers import MarianConfig, MarianMTModel
     except ImportError as error:
         raise InputError(f"marian: needs transformers, but: {error}; pip install transformers") from None
-    if custom_components(sizes) or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
-        raise InputError(
-            "MarianMTModel holds the paper's components alone, with d_k = d_v = d_model / h; take its base"
-        )
+    if custom_components(sizes) or not sizes.N_encoder or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
+        rule = "holds an encoder and a decoder of the paper's components, with d_k = d_v = d_model / h"
+        raise InputError(f"MarianMTModel {rule}; take its base")
     config = MarianConfig(
         vocab_size=sizes.vocab_size,
         max_position_embeddings=POSITIONS,

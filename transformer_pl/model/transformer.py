@@ -66,15 +66,18 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Figure 1 (right): causal self-attention, attention over the encoder's output, the feed-forward network."""
+    """Figure 1 (right): causal self-attention, attention over the encoder's output, the feed-forward network.
+
+    Without an encoder (`N_encoder` 0) the second of these three sub-layers is left out.
+    """
 
     def __init__(self, config: Sizes, layer: int = 0):
         super().__init__()
         site = Site("decoder", layer)
         self.self_attention = build(config.self_attention, config, site)
-        self.cross_attention = build(config.cross_attention, config, Site("cross", layer))
+        self.cross_attention = build(config.cross_attention, config, Site("cross", layer)) if config.N_encoder else None
         self.ffn = build(config.ffn, config, site)
-        sites = [Site("decoder", layer, sublayer) for sublayer in range(3)]
+        sites = [Site("decoder", layer, sublayer) for sublayer in range(3 if config.N_encoder else 2)]
         self.residual = nn.ModuleList(build(config.residual, config, site) for site in sites)
 
     def forward(
@@ -82,12 +85,13 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """x (B, L, d_model) to the same shape; memory: the encoder's keys and values. See `Transformer.decode`."""
         x = self.residual[0](x, lambda x: self.self_attention(x, mask, start, cache))
-        x = self.residual[1](x, lambda x: self.cross_attention(x, memory, memory_mask))
-        return self.residual[2](x, self.ffn)
+        if self.cross_attention is not None:
+            x = self.residual[1](x, lambda x: self.cross_attention(x, memory, memory_mask))
+        return self.residual[-1](x, self.ffn)
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of Figure 1."""
+    """The encoder-decoder of Figure 1; with `N_encoder` 0 its decoder alone, a language model that reads no source."""
 
     encoder_layer: type[nn.Module] = EncoderLayer  # built as Class(config, layer); a derived class may have others
     decoder_layer: type[nn.Module] = DecoderLayer
@@ -95,13 +99,12 @@ class Transformer(nn.Module):
     def __init__(self, config: Sizes):
         super().__init__()
         self.embedding = build(config.embedding, config, None)
-        self.position = nn.ModuleDict(
-            {site: build(config.position, config, Site(site)) for site in ("encoder", "decoder")}
-        )
+        stacks = ("encoder", "decoder") if config.N_encoder else ("decoder",)
+        self.position = nn.ModuleDict({stack: build(config.position, config, Site(stack)) for stack in stacks})
         self.dropout = Dropout(config.p_drop)
         self.encoder = nn.ModuleList(self.encoder_layer(config, layer) for layer in range(config.N_encoder))
         self.decoder = nn.ModuleList(self.decoder_layer(config, layer) for layer in range(config.N_decoder))
-        self.encoder_norm = self.encoder[-1].residual[-1].final_norm()
+        self.encoder_norm = self.encoder[-1].residual[-1].final_norm() if config.N_encoder else None
         self.decoder_norm = self.decoder[-1].residual[-1].final_norm()
 
     @property
@@ -135,7 +138,12 @@ class Transformer(nn.Module):
         return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
     def encode(self, source: Tensor, keys: Tensor) -> list[Memory]:
-        """What each decoder layer attends to of source (B, Ls): its `keys_values`. keys (B, Ls) is False at padding."""
+        """What each decoder layer attends to of source (B, Ls): its `keys_values`. keys (B, Ls) is False at padding.
+
+        Without an encoder nothing is: an empty tuple for each layer.
+        """
+        if self.encoder_norm is None:
+            return [() for _ in self.decoder]
         x = self.encoder_norm(self.encoder_stack(self._embed(source, "encoder"), Mask(keys)))
         return [layer.cross_attention.keys_values(x) for layer in self.decoder]
 

@@ -140,7 +140,7 @@ def small(config: Config, prepared: Prepared) -> Config:
 
     optim, trainer, split = config.optim, config.trainer, prepared.split("train")
     keys: dict[str, dict[str, Any]] = {
-        "model": {"N": 1, "N_encoder": None, "N_decoder": None, "depth": 1.0},
+        "model": {"N": 1, "N_encoder": config.model.N_encoder and 1, "N_decoder": None, "depth": 1.0},
         "optim": {"max_steps": STEPS, "duration": 1.0, "match": "steps", "warmup": min(STEPS, share(optim.warmup))}
         | {"loss": without_teachers(optim.loss)},
         "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},

@@ -76,15 +76,18 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     query_output = c.d_model * c.h * (c.d_k + c.d_v)  # W^Q and W^O, Section 3.2.2
     keys_values = c.d_model * c.h * (c.d_k + c.d_v)  # W^K and W^V
     attention = query_output + keys_values
+    cross = attention if c.N_encoder else 0  # a decoder alone attends to nothing else
     ffn = 2 * c.d_model * c.d_ff
     norm = 2 * c.d_model
     encoder = attention + ffn + c.d_ff + c.d_model + 2 * norm
-    decoder = 2 * attention + ffn + c.d_ff + c.d_model + 3 * norm
+    decoder = attention + cross + ffn + c.d_ff + c.d_model + (3 if c.N_encoder else 2) * norm
     params = c.N_encoder * encoder + c.N_decoder * decoder + c.vocab_size * c.d_model
 
     products = c.h * (c.d_k + c.d_v)  # the product of a query and a key, and that of its weight and a value
     encoder_layer = Ls * (attention + ffn) + Ls * Ls * products
-    decoder_layer = Lt * (attention + ffn + query_output) + Ls * keys_values + (Lt * Lt + Lt * Ls) * products
+    decoder_layer = Lt * (attention + ffn) + Lt * Lt * products
+    if cross:
+        decoder_layer += Lt * query_output + Ls * keys_values + Lt * Ls * products
     layers = c.N_encoder * encoder_layer + c.N_decoder * decoder_layer
     return Cost(params, 2 * B * (layers + Lt * c.d_model * c.vocab_size))
 
