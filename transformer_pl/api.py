@@ -1,5 +1,6 @@
 """The commands as functions (see API.md):  from transformer_pl.api import load_trial, results, train, sweep"""
 
+import math
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
 from transformer_pl.config.levels import DEFAULT_SCALE
 from transformer_pl.config.types import as_word
+from transformer_pl.data.prepare import prepared_in
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.plan.options import TableOptions, sweep_file
@@ -88,17 +90,35 @@ class TrainedTrial:
         return self._finished.config({key: value for key, value in changes.items() if value is not None})
 
     def translate(
-        self, sentences: str | Sequence[str], beam: int | None = None, alpha: float | None = None
+        self,
+        sentences: str | Sequence[str],
+        beam: int | None = None,
+        alpha: float | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
     ) -> str | list[str]:
         """The translation of each sentence, or of a single one; empty for a blank one.
 
-        beam, alpha: the trial's where they are None.
+        By a language model, each text with at most `decode.extra` tokens that it adds.
+
+        beam, alpha: of the search for a translation; the trial's where they are None.
+        temperature, seed: of the draws of a language model, which adds the most probable tokens where they are None.
         """
-        from transformer_pl.train.evaluate import best_translations
+        from transformer_pl.train.evaluate import best_translations, continuations
 
         if isinstance(sentences, str):
-            return self.translate([sentences], beam, alpha)[0]
+            return self.translate([sentences], beam, alpha, temperature, seed)[0]
+        kind, unused = "translation", {"temperature": temperature, "seed": seed}
+        if not self.task.has_source:
+            kind, unused = "language model", {"beam": beam, "alpha": alpha}
+        if wrong := [f"{name} = {value}" for name, value in unused.items() if value is not None]:
+            raise InputError(f"{', '.join(wrong)}: is not used by a {kind}; leave it out")
         config = self.decoding(beam, alpha)
+        if not self.task.has_source:
+            if temperature is not None and not 0 <= temperature < math.inf:
+                raise InputError(f"temperature = {temperature}: must be a number from 0")
+            most = config.decode.extra
+            return continuations(self.model, self.tokenizer, sentences, most, temperature or 0.0, seed or 0)
         source = self.tokenizer.encode([sentence for sentence in sentences if sentence.strip()], "source")
         tokens = config.trainer.eval_tokens
         found = iter(best_translations(self.model, source, self.tokenizer, config.decode, tokens))
@@ -140,7 +160,7 @@ class TrainedTrial:
     @cached_property
     def _prepared(self) -> Prepared:
         if name := self._trial.data():
-            return Prepared(self.folder.parents[1] / "data" / name)
+            return prepared_in(self.folder.parents[1] / "data" / name, self.config.data)
         raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
 
 

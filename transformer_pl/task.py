@@ -18,11 +18,10 @@ from transformer_pl.config.component_sources import task_digest
 from transformer_pl.config.components import build_derived
 from transformer_pl.runtime.errors import InputError, described, shown
 
-LOWEST, HIGHEST = 0.0, 100.0  # values of every measure
 TOLERANCE = 0.01  # by how much a score may differ from the measure's score of the sums, because of rounding
 LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
 
-Pair = tuple[str, str]  # source and target
+Pair = tuple[str, str]  # source and target; the source is empty in a task without one
 SPLITS = ("train", "val", "test")
 EVALUATION = ("val", "test")  # the splits that keep every pair, and whose sentences are stored beside their tokens
 
@@ -44,7 +43,7 @@ class Corpus:
 
 
 class Measure(NamedTuple):
-    """The score that a table compares rows by, from 0 to 100; higher is better.
+    """The score that a table compares rows by.
 
     It is a function of sums over sentences, so that statistics can resample the sentences.
     """
@@ -53,6 +52,14 @@ class Measure(NamedTuple):
     title: str  # in tables, such as BLEU
     numbers: int  # k: how many are stored of each sentence
     of_sums: Callable[[np.ndarray], np.ndarray]  # sums of the numbers of sentences (..., k) -> scores (...)
+    of_loss: bool = False  # whether `of_sums` also takes the sums of nats and tokens of the references: (..., k + 2)
+    highest: float = 100.0  # of all values; the lowest is 0
+    lower_is_better: bool = False
+    digits: int = 1  # behind the point in tables, at least
+
+    def score(self, sums: np.ndarray) -> np.ndarray:
+        """Scores (...) of the sums of what is stored of each sentence: k numbers, nats, tokens (..., k + 2)."""
+        return self.of_sums(sums if self.of_loss else sums[..., : self.numbers])
 
 
 class Scores(NamedTuple):
@@ -64,13 +71,19 @@ class Scores(NamedTuple):
 
 
 class Task(ABC):
-    """What is read, and what is scored. Source and target are single lines of text, whatever they stand for."""
+    """What is read, and what is scored. Source and target are single lines of text, whatever they stand for.
+
+    A task without a source is that of a language model: texts are read as targets, and the model is a decoder alone.
+    Its texts are scored by their loss, and `score` gets no hypotheses.
+    """
 
     measure: ClassVar[Measure]
     others: ClassVar[dict[str, str]] = {}  # further metrics, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
     text: ClassVar[str] = "the task's own dataset"  # what is read where the data keys name none, for that note
     published: ClassVar[str | None] = None  # the paper's rows: a file of report/published
+    has_source: ClassVar[bool] = True
+    unit: ClassVar[str] = "pair"  # what one of the dataset is called
 
     @abstractmethod
     def corpus(self, data: Data) -> Corpus:
@@ -102,9 +115,10 @@ class Task(ABC):
         return data.source, data.target
 
 
-def best_goal(metric: str) -> Literal["minimize", "maximize"]:
+def best_goal(metric: str, task: Task) -> Literal["minimize", "maximize"]:
     """Whether a lower or a higher value of a validation's metric is better: a loss, or a score of the task."""
-    return "minimize" if metric in LOSSES else "maximize"
+    is_lower_better = metric in LOSSES or (task.measure.lower_is_better and metric == task.metrics[0])
+    return "minimize" if is_lower_better else "maximize"
 
 
 @cache
@@ -116,6 +130,23 @@ def task_of(data: Data) -> Task:
             f"data.task = {data.task}: must have a Measure as `measure` and a text as `described`; add them"
         )
     return task
+
+
+def check_task(config: Config) -> None:
+    """Raise an InputError for a path that holds no task, and for a model that does not fit the task."""
+    task, name, N = task_of(config.data), config.data.task, config.model.N_encoder
+    mistakes = []
+    if task.has_source and N == 0:
+        other = "data.task=transformer_pl.tasks.language_model.LanguageModel"
+        mistakes.append(f"model.N_encoder = 0: must be at least 1 for {name}, which reads a source; or set {other}")
+    if not task.has_source and N != 0:
+        rule = f"must be 0 for {name}, which has no source for an encoder; set model.N_encoder=0"
+        mistakes.append(f"model.N_encoder = {'unset' if N is None else N}: {rule}")
+    if not task.has_source and config.trainer.val_sample:
+        rule = f"must be 0 for {name}, whose score is that of the whole loss; leave it out"
+        mistakes.append(f"trainer.val_sample = {config.trainer.val_sample}: {rule}")
+    if mistakes:
+        raise InputError(*mistakes)
 
 
 def open_corpus(data: Data) -> Corpus:
@@ -140,15 +171,18 @@ def open_corpus(data: Data) -> Corpus:
 
 
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
-    """What the task's `score` returns, in Python's own numbers. Raises an InputError if it is not as `Scores` says."""
+    """What the task's `score` returns, in Python's own numbers. Raises an InputError if it is not as `Scores` says.
+
+    A score of the loss is not among its metrics.
+    """
     measure = task_of(config.data).measure
     scores = task_of(config.data).score(hypotheses, references, config)
     try:
         metrics = {str(name): float(value) for name, value in scores.metrics.items()}
         statistics = [[index(number) for number in row] for row in scores.statistics]
-        is_finite = measure.name in metrics and bool(np.isfinite([*metrics.values()]).all())
+        is_finite = (measure.of_loss or measure.name in metrics) and bool(np.isfinite([*metrics.values()]).all())
         is_right = is_finite and np.shape(statistics) == (len(references), measure.numbers) and np.min(statistics) >= 0
-        if is_right:
+        if is_right and not measure.of_loss:
             score = measure.of_sums(np.sum(statistics, 0))
             is_right = bool(abs(score - metrics[measure.name]) < TOLERANCE)
     except (AttributeError, TypeError, ValueError):

@@ -1,6 +1,7 @@
 """Translate with a trained trial:  python -m transformer_pl.translate TRIAL [FILE] [--beam 4]
 
 Sentences come from a file, a pipe or the keyboard, one per line; each output line is the translation of an input line.
+A language model continues each line.
 """
 
 import io
@@ -22,6 +23,7 @@ examples:
   python -m transformer_pl.sweep --list                                       which trials there are
   python -m transformer_pl.translate table3-A/h=4/s1 sentences.txt --beam 4   every line of a file
   python -m transformer_pl.translate table3-A/base/s1                         lines as you type them
+  python -m transformer_pl.translate language_model/base/s1 --temperature 0.8 what a language model adds to them
 """
 
 
@@ -29,7 +31,7 @@ def main(argv: list[str]) -> int:
     parser = CommandParser(
         prog="python -m transformer_pl.translate",
         usage="%(prog)s TRIAL [FILE] [options]",
-        description="Translate lines with a trained trial. Defaults are in parentheses.",
+        description="Translate lines, or let a language model continue them. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
     parser.add_argument("trial", metavar="TRIAL", help="SWEEP/ROW/sSEED (table3-A/h=4/s1), or a folder, or an id")
@@ -37,6 +39,8 @@ def main(argv: list[str]) -> int:
     group = parser.add_argument_group("how")
     group.add_argument("--beam", metavar="K", help="hypotheses per sentence in the beam search (the trial's)")
     group.add_argument("--alpha", metavar="A", help="length penalty, Section 6.1 (the trial's)")
+    group.add_argument("--temperature", metavar="T", type=float, help="of a language model's draws (0: no draws)")
+    group.add_argument("--seed", metavar="S", type=int, help="of these draws (0)")
     add_runs_option(group)
     options = parser.parse_args(argv)
     trial = load_trial(options.trial, options.runs)
@@ -51,7 +55,8 @@ def main(argv: list[str]) -> int:
         print(plain(trained), file=sys.stderr)
         for sentences in chunks:
             with nothing_printed():
-                translations = trial.translate(sentences, options.beam, options.alpha)
+                how = options.beam, options.alpha, options.temperature, options.seed
+                translations = trial.translate(sentences, *how)
             for text in translations:
                 print(for_output(text), flush=True)
     except (RuntimeError, FloatingPointError) as error:

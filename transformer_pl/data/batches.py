@@ -22,9 +22,9 @@ from transformer_pl.runtime.errors import InputError
 class Batch(NamedTuple):
     """Sentence pairs, padded with PAD. `tokens` counts the target tokens of the whole global batch, EOS included."""
 
-    source: Tensor  # (B, Ls) int64, each row ended by EOS
+    source: Tensor  # (B, Ls) int64, each row ended by EOS, which is all that a task without a source has
     target_in: Tensor  # (B, Lt) int64, each row begun by BOS
-    target_out: Tensor  # (B, Lt) int64, each row ended by EOS
+    target_out: Tensor  # (B, Lt) int64, each row ended by EOS, but for a piece of a document that goes on
     tokens: int
 
 
@@ -96,14 +96,15 @@ def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
 
 
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
-    """Return the token ids of sentences, each followed by EOS and then PAD: (B, longest + 1) int64."""
+    """Return the token ids of sentences, each followed by EOS, where it ends, and then PAD: (B, longest) int64."""
     starts = tokens.offsets[indexes]
     counts = tokens.offsets[indexes + 1] - starts
-    columns = np.arange(counts.max() + 1)
-    inside = columns < counts[:, None]  # (B, longest + 1)
+    ends = np.full(len(indexes), True) if tokens.ends is None else tokens.ends[indexes]
+    columns = np.arange((counts + ends).max())
+    inside = columns < counts[:, None]  # (B, longest)
     rows = np.full(inside.shape, PAD, dtype=np.int64)
     rows[inside] = tokens.flat[(starts[:, None] + columns)[inside]]
-    rows[np.arange(len(rows)), counts] = EOS
+    rows[np.flatnonzero(ends), counts[ends]] = EOS
     return rows
 
 

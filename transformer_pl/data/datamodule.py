@@ -7,7 +7,7 @@ from transformer_pl.config import Config
 from transformer_pl.config.components import build
 from transformer_pl.data.batches import Batch, TrainStream, collate, eval_batches, nothing_to_predict
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.task import checked_scores
+from transformer_pl.task import checked_scores, task_of
 
 
 class DataModule(L.LightningDataModule):
@@ -17,7 +17,8 @@ class DataModule(L.LightningDataModule):
         super().__init__()
         self.config, self.prepared = config, prepared
         references = prepared.text("val")[1][:2]
-        checked_scores(references, references, config)  # so that a task that cannot be scored is not trained
+        hypotheses = references if task_of(config.data).has_source else []
+        checked_scores(hypotheses, references, config)  # so that a task that cannot be scored is not trained
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""

@@ -23,15 +23,25 @@ from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
 
 TABLES = ("tsv", "json", "jsonl", "parquet")  # endings of files that hold both languages
+TEXT = "txt"  # the ending of files of plain text, and
+TEXT_COLUMN = "text"  # the column of tables of texts, where none has the name of the language
 REMEDY = "fix the file or its permissions"
 SplitFiles = dict[str, dict[str, list[Path]]]  # by split and ending
 ROWS_AT_ONCE = 1000  # rows of a table that are in memory at a time
 
 
-def folder_corpus(folder: str | Path, data: Data) -> Corpus:
-    """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete."""
+def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Corpus:
+    """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete.
+
+    has_source: False: texts alone, of plain text (.txt), of a table's column, or of the target language of pairs.
+    """
     forms = [(data.source, data.target), *((table,) for table in TABLES)]
+    if not has_source:
+        forms += [(TEXT,), (data.target,)]
     described, splits = split_files(folder, data, forms)
+    if not has_source:
+        for files in splits.values():
+            files.pop(data.source if data.target in files else "", None)
 
     readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
         "tsv": partial(_tsv, data),
@@ -46,11 +56,14 @@ def folder_corpus(folder: str | Path, data: Data) -> Corpus:
             for source, target in zip(files[data.source], files[data.target], strict=True):
                 yield from _text_pairs(source, target)
             return
+        if texts := files.get(data.target) or files.get(TEXT):
+            yield from (("", line) for line in itertools.chain.from_iterable(map(lines, texts)))
+            return
         for ending, paths in files.items():  # of a table there is a single ending
             for path in paths:
                 with reading(path, REMEDY):
                     for place, row in readers[ending](path):
-                        yield pair_of(row, data, f"{path} {place}")
+                        yield pair_of(row, data, f"{path} {place}", has_source)
 
     return Corpus({"files": digests(splits)}, described, pairs)
 
@@ -163,15 +176,23 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"line {number}", row
 
 
-def pair_of(row: Any, data: Data, place: str) -> Pair:
-    """The sentences of a row {en, de} or {translation: {en, de}}. A newline in one becomes a blank."""
+def pair_of(row: Any, data: Data, place: str, has_source: bool = True) -> Pair:
+    """The sentences of a row {en, de} or {translation: {en, de}}. A newline in one becomes a blank.
+
+    has_source: False: a row {de} or {text} also has its text, and the source is empty.
+    """
+    names = [data.source, data.target] if has_source else [data.target]
     columns = row if isinstance(row, dict) else {}
-    if not {data.source, data.target} <= columns.keys() and isinstance(columns.get("translation"), dict):
+    if not set(names) <= columns.keys() and isinstance(columns.get("translation"), dict):
         columns = columns["translation"]
+    if not has_source and data.target not in columns:
+        names = [TEXT_COLUMN]
     try:
-        source, target = (columns[language].replace("\n", " ") for language in (data.source, data.target))
-        f"{source}{target}".encode()  # JSON can spell halves of characters, which are no text
-        return source, target
+        sentences = [columns[name].replace("\n", " ") for name in names]
+        "".join(sentences).encode()  # JSON can spell halves of characters, which are no text
+        return (sentences[0], sentences[1]) if has_source else ("", sentences[0])
     except (KeyError, AttributeError, TypeError, UnicodeEncodeError):
-        languages = f"text in {data.source} and {data.target} (data.source, data.target), or in translation with both"
-        raise InputError(f"{place}: must have {languages}, but is {shown(row)}; fix it") from None
+        columns_of = f"text in {data.source} and {data.target} (data.source, data.target)"
+        if not has_source:
+            columns_of = f"text in {data.target} (data.target) or in {TEXT_COLUMN}"
+        raise InputError(f"{place}: must have {columns_of}, or in translation, but is {shown(row)}; fix it") from None

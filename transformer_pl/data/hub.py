@@ -20,16 +20,16 @@ CONVERTED = "refs/convert/parquet"  # a branch
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
 
 
-def hub_corpus(data: Data) -> Corpus:
+def hub_corpus(data: Data, has_source: bool = True) -> Corpus:
     """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network.
 
-    A copy below $TRANSFORMER_PL_DATA stands for it.
+    A copy below $TRANSFORMER_PL_DATA stands for it. has_source: as for `folder_corpus`.
     """
     if root := os.environ.get(LOCAL_COPIES):
         folder = Path(os.path.expanduser(root), Path(str(data.hub)).name)
         for copy in (folder / (data.subset or ""), folder):  # a subset may have a folder of its own
             if copy.is_dir():
-                return folder_corpus(copy, data)
+                return folder_corpus(copy, data, has_source)
     is_commit = data.revision and re.fullmatch(r"[0-9a-f]{40}", data.revision)
     commit = str(data.revision) if is_commit else _latest_commit(data)
 
@@ -42,7 +42,7 @@ def hub_corpus(data: Data) -> Corpus:
         dataset, names = load()
         place = f"dataset {data.hub} {names[split]} row"
         rows = itertools.chain.from_iterable(table.to_pylist() for table in dataset[names[split]].iter(ROWS_AT_ONCE))
-        return (pair_of(row, data, f"{place} {number}") for number, row in enumerate(rows, start=1))
+        return (pair_of(row, data, f"{place} {number}", has_source) for number, row in enumerate(rows, start=1))
 
     splits = {role: getattr(data, role) for role in SPLITS}
     fingerprint = {"hub": data.hub, "subset": data.subset, "commit": commit, "splits": splits}

@@ -19,11 +19,21 @@ from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.task import EVALUATION, Corpus, Pair, open_corpus
+from transformer_pl.task import EVALUATION, Corpus, Pair, open_corpus, task_of
 
 TOKENIZING = 2  # raised whenever the same sentences would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
 MOST_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
+
+
+def prepared_in(folder: Path, data: Data) -> Prepared:
+    """The prepared dataset of a folder, as a training with these keys reads it."""
+    return Prepared(folder, None if task_of(data).has_source else data.longest)
+
+
+def prepared_dataset(data: Data, runs: Path, corpus: Corpus) -> Prepared:
+    """The prepared dataset of a corpus, wherever it may be prepared."""
+    return prepared_in(runs / "data" / fingerprint_id(data, corpus), data)
 
 
 def fingerprint_id(data: Data, corpus: Corpus) -> str:
@@ -49,14 +59,14 @@ def prepare(
     dataset that cannot be used, for batches that are too small for every pair, and for a folder that cannot be written.
     """
     corpus = corpus or open_corpus(data)
-    folder = runs / "data" / fingerprint_id(data, corpus)
-    if not Prepared(folder).is_counted():
+    prepared = prepared_dataset(data, runs, corpus)
+    if not prepared.is_counted():
         try:
-            _make(folder, data, corpus, on_progress)
+            _make(prepared.folder, data, corpus, on_progress)
         except OSError as error:
             remedy = "make room, or choose another folder with --runs"
-            raise InputError(f"{folder.parent}: cannot be written: {error.strerror or error}; {remedy}") from None
-    prepared = Prepared(folder)
+            place = prepared.folder.parent
+            raise InputError(f"{place}: cannot be written: {error.strerror or error}; {remedy}") from None
     shortest = prepared.split("train").longer.min()
     if shortest > data.longest:
         keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"

@@ -59,6 +59,7 @@ class Prepared:
     """A prepared corpus on disk. Arrays are mapped, not held in memory. Raises an InputError for an unreadable file."""
 
     folder: Path
+    longest: int | None = None  # tokens of a piece that longer targets are cut into; None: none is cut
 
     @cached_property
     def meta(self) -> dict[str, Any]:
@@ -78,11 +79,18 @@ class Prepared:
     @property
     def mean_lengths(self) -> tuple[float, float]:
         """The mean lengths of source and target over the training pairs, one special token included."""
+        if self.longest is not None:
+            return 1.0, float(self.split("train").target.lengths_with_special.mean())
         counts = self.meta["splits"]["train"]
         return counts["source_pieces"] / counts["pairs"] + 1, counts["target_pieces"] / counts["pairs"] + 1
 
     def split(self, name: str) -> Split:
-        return Split(*(self._tokens(name, side) for side in SIDES))
+        """The tokens of a split. Where targets are cut, each piece has a source of its own, which is empty."""
+        source, target = (self._tokens(name, side) for side in SIDES)
+        if self.longest is None:
+            return Split(source, target)
+        target = target.in_pieces(self.longest)
+        return Split(Tokens.of(source.flat, np.zeros(len(target), np.int64)), target)
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""

@@ -1,4 +1,7 @@
-"""Which splits and pairs of a dataset are used: of the training pairs those without an empty sentence."""
+"""Which splits and pairs of a dataset are used: of the training pairs those without an empty sentence.
+
+Of a dataset without sources (see `Task`) the documents that are not empty are used, in every split.
+"""
 
 import itertools
 from collections import Counter
@@ -6,14 +9,14 @@ from collections.abc import Callable, Collection, Iterator
 
 from transformer_pl.config import Data
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
-from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair
+from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair, task_of
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
 
-# `pairs` that are used, and those of training that are left out as `blank`; of an evaluation set also LEAKS
+# `pairs` that are used, and those that are left out as `blank`; of an evaluation set also LEAKS
 Counts = dict[str, int]
-LEAKS = {"seen": "also training pairs", "equal": "the same text on both sides"}
+LEAKS = {"seen": "also training {unit}s", "equal": "the same text on both sides"}
 OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
 
 
@@ -24,12 +27,16 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
     """
     if counts is None:
         counts = {}
-    is_train = name == "train"
+    is_train, task = name == "train", task_of(data)
     pairs = itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None)
     for number, pair in enumerate(pairs, start=1):
         if any("\n" in sentence for sentence in pair):
-            raise InputError(f"{name}, pair {number}: must have no newline, but is {shown(pair)}; put a blank for it")
-        kind = "pairs" if not is_train or all(sentence.split() for sentence in pair) else "blank"
+            place = f"{name}, {task.unit} {number}"
+            raise InputError(f"{place}: must have no newline, but is {shown(pair)}; put a blank for it")
+        if task.has_source:
+            kind = "pairs" if not is_train or all(sentence.split() for sentence in pair) else "blank"
+        else:
+            kind = "pairs" if pair[1].split() else "blank"
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "pairs":
             yield pair
@@ -54,20 +61,22 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
         if name == "train" and data.train_pairs and read < data.train_pairs:
             raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
         if not counts["pairs"]:
-            rule = f"{name} must hold a pair with text on both sides, but none of its {read} has"
+            what = "a pair with text on both sides" if task_of(data).has_source else "a line with text"
+            rule = f"{name} must hold {what}, but none of its {read} has"
             raise InputError(f"{corpus.description}: {rule}; add one")
     for name, pairs in unseen.items():
         splits[name]["seen"] = splits[name]["pairs"] - pairs.total()
     return splits
 
 
-def leaks(counts: dict[str, Counts]) -> list[str]:
-    """A sentence for each kind of evaluation pairs that make a score look too good."""
+def leaks(counts: dict[str, Counts], unit: str) -> list[str]:
+    """A sentence for each kind of evaluation pairs that make a score look too good. unit: what a pair is called."""
     sentences = []
     for name in EVALUATION:
         for leak, what in LEAKS.items():
             if count := counts[name].get(leak, 0):
-                sentences.append(f"{count:,} of the {counts[name]['pairs']:,} {name} pairs are {what}")
+                of_all = f"{count:,} of the {counts[name]['pairs']:,} {name} {unit}s"
+                sentences.append(f"{of_all} are {what.format(unit=unit)}")
     return sentences
 
 

@@ -305,10 +305,11 @@ def tree_and_german(rng: Random) -> tuple[str, str]:
 
 
 @cache
-def _splits() -> dict[str, list[tuple[str, str, str]]]:
+def _splits(train: int = SIZES["train"]) -> dict[str, list[tuple[str, str, str]]]:
+    sizes = SIZES | {"train": train}
     rng, drawn = Random(SEED), list[tuple[str, str, str]]()
     sources, targets = set[str](), set[str]()
-    while len(drawn) < sum(SIZES.values()):
+    while len(drawn) < sum(sizes.values()):
         tree, german = tree_and_german(rng)
         english = re.sub(r" (?=[.,?])", "", " ".join(WORD.findall(tree)))  # punctuation at the word before it
         if english not in sources and german not in targets:
@@ -318,15 +319,17 @@ def _splits() -> dict[str, list[tuple[str, str, str]]]:
     # The frequent sentences are drawn first; shuffled, the splits share one distribution.
     drawn.sort(key=lambda _: rng.random())
     remaining = iter(drawn)
-    return {split: list(islice(remaining, size)) for split, size in SIZES.items()}
+    return {split: list(islice(remaining, size)) for split, size in sizes.items()}
 
 
-def pairs(split: str) -> list[tuple[str, str]]:
+def pairs(split: str, train: int = SIZES["train"]) -> list[tuple[str, str]]:
     """The (English, German) pairs of `train`, `val` or `test`: the same at every call and on every platform.
+
+    train: how many there are for training.
 
     No sentence occurs twice, on either side, within a split or in two.
     """
-    return [(english, german) for english, german, _ in _splits()[split]]
+    return [(english, german) for english, german, _ in _splits(train)[split]]
 
 
 def trees(split: str) -> list[str]:

@@ -9,15 +9,16 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sentences in one language, as one array of token ids."""
+    """Sentences in one language, or pieces of them, as one array of token ids."""
 
     flat: np.ndarray  # (tokens,) uint16 or uint32: the sentences one after the other, without special tokens
     offsets: np.ndarray  # (sentences + 1,) int64: sentence i is flat[offsets[i] : offsets[i + 1]]
+    ends: np.ndarray | None = None  # (sentences,) False for a piece that the next one continues; None: no piece is
 
     @classmethod
-    def of(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Tokens":
+    def of(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray, ends: np.ndarray | None = None) -> "Tokens":
         """The sentences that lie one after the other in `flat` and have these lengths."""
-        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), ends)
 
     @classmethod
     def joined(cls, parts: Sequence["Tokens"]) -> "Tokens":
@@ -44,8 +45,22 @@ class Tokens:
 
     @property
     def lengths_with_special(self) -> np.ndarray:
-        """(sentences,) int32: the tokens of each sentence that the model sees, with BOS or EOS."""
-        return self.lengths + 1
+        """(sentences,) int32: the tokens of each sentence that the model sees, with BOS or EOS; EOS ends no other."""
+        return self.lengths + (1 if self.ends is None else self.ends.astype(np.int32))
+
+    def in_pieces(self, longest: int) -> "Tokens":
+        """The sentences, each cut into consecutive pieces of `longest` tokens, EOS among them; the last is shorter."""
+        counts = -(-self.lengths_with_special // longest)  # pieces of each sentence
+        ends = np.zeros(counts.sum(), bool)
+        ends[np.cumsum(counts) - 1] = True
+        lengths = np.full(len(ends), longest)
+        lengths[ends] = self.lengths - (counts - 1) * longest
+        return Tokens.of(self.flat, lengths, ends)
+
+    @property
+    def sentence(self) -> np.ndarray:
+        """(pieces,) int64: the index of the sentence that each piece is of."""
+        return np.arange(len(self)) if self.ends is None else np.cumsum(self.ends) - self.ends
 
 
 def evenly_spaced(total: int, count: int) -> list[int]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, effective_sizes, nominal_sizes
 from transformer_pl.config.levels import resolve, scale_level, scale_measured
 from transformer_pl.config.types import as_word
-from transformer_pl.data.prepare import fingerprint_id
+from transformer_pl.data.prepare import prepared_dataset
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors, shown
@@ -95,7 +95,7 @@ def plan_trial(
     digests: `code_digests`, or a cache of it.
     """
     identity, trial = identify(config, corpus, runs, row_name, digests)
-    prepared = Prepared(runs / "data" / fingerprint_id(config.data, corpus))
+    prepared = prepared_dataset(config.data, runs, corpus)
     options = [f"--{key}={as_word(value)}" for key, value in keys.items()]
     argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
     return PlannedTrial(row, run_name(row_name, config.seed), config, identity, trial, argv, prepared)

@@ -57,7 +57,7 @@ class Retuning(NamedTuple):
         """The value of the metric of a try, higher being better."""
         result = planned.trial.result()
         value = result.metrics[self.metric] if result else math.inf
-        sign = -1 if best_goal(self.metric) == "minimize" else 1
+        sign = -1 if best_goal(self.metric, task_of(planned.config.data)) == "minimize" else 1
         return sign * value if math.isfinite(value) else -math.inf
 
     def _note(self, tries: Sequence[PlannedTrial]) -> str:
@@ -80,13 +80,14 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
 
     Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
     """
-    goals = [*task_of(sweep.base.data).metrics, *LOSSES]
+    task = task_of(sweep.base.data)
+    goals = [*task.metrics, *LOSSES]
     errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
     name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
-    elif isinstance(metric, dict) and metric.get("goal", best_goal(name)) != best_goal(name):
-        errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best_goal(name)} for {name}")
+    elif isinstance(metric, dict) and metric.get("goal", best_goal(name, task)) != (best := best_goal(name, task)):
+        errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best} for {name}")
     if errors:
         raise InputError(*errors)
     if budget * len(sweep.rows) > MOST_TRIALS:

@@ -6,6 +6,7 @@ from transformer_pl.config import COMPONENTS
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 from transformer_pl.report.statistics import Estimate, RowComparison
+from transformer_pl.task import Measure
 from transformer_pl.trials.flops import short_number, short_numbers
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
@@ -51,7 +52,7 @@ def printed_difference(paper: PublishedTable, row: TableRow) -> str:
 
 def score(row: TableRow) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    form = f".{digits(row.score and row.score.row_mean)}f"
+    form = f".{digits(row.score and row.score.row_mean, row.results.measure)}f"
     text, spread = number(mean(row.results.scores), form), standard_deviation(row.results.scores)
     text += "" if spread is None else f" ± {spread:{form}}"
     return text + UNCONVERGED if text and row.results.still_falls else text
@@ -64,25 +65,25 @@ def perplexity(row: TableRow) -> str:
 
 
 def row_interval(row: TableRow) -> str:
-    return _interval(row.score and row.score.row_mean)
+    return _interval(row, row.score and row.score.row_mean)
 
 
 def difference_interval(row: TableRow) -> str:
-    return _interval(row.score and row.score.difference, "+z")
+    return _interval(row, row.score and row.score.difference, "+z")
 
 
-def _interval(estimate: Estimate | None, sign: str = "") -> str:
+def _interval(row: TableRow, estimate: Estimate | None, sign: str = "") -> str:
     """Its ends. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
-    form = f"{sign}.{digits(estimate)}f"
+    form = f"{sign}.{digits(estimate, row.results.measure)}f"
     return " to ".join(f"{end:{form}}" for end in estimate.interval())
 
 
-def digits(estimate: Estimate | None) -> int:
-    """How many digits behind the point a number and its interval have, 1 to 4: so many that no end looks like zero."""
-    ends = estimate.interval() if estimate else ()
-    return next((n for n in range(1, 4) if all(end == 0 or round(end, n) for end in ends)), 4)
+def digits(estimate: Estimate | None, measure: Measure) -> int:
+    """How many digits behind the point a number and its interval have: so many that no end looks like zero."""
+    ends, fewest = estimate.interval() if estimate else (), measure.digits
+    return next((n for n in range(fewest, fewest + 3) if all(end == 0 or round(end, n) for end in ends)), fewest + 3)
 
 
 def score_difference(row: TableRow) -> str:
@@ -90,7 +91,7 @@ def score_difference(row: TableRow) -> str:
     difference = row.difference()
     if difference is None:
         return "" if row.is_base else "-"
-    form = f"+z.{digits(row.score and row.score.difference)}f"
+    form = f"+z.{digits(row.score and row.score.difference, row.results.measure)}f"
     return f"{difference:{form}}{significance_mark(row.score)}"
 
 
@@ -110,7 +111,9 @@ def p_value(row: TableRow) -> str:
 
 
 def detectable(row: TableRow) -> str:
-    return number(row.score.difference.detectable, ".1f") if row.score and row.score.difference else ""
+    if row.score is None or row.score.difference is None:
+        return ""
+    return number(row.score.difference.detectable, f".{row.results.measure.digits}f")
 
 
 def unmeasured(row: RowResults) -> str:

@@ -50,10 +50,11 @@ def table_of(
     rows = [read_row(row.configs[0], seeds, row.name) for row, seeds in zip(sweep.rows, trials, strict=True)]
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
+    unit = task_of(sweep.base.data).unit
     leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
     for prepared in dict.fromkeys(trial.prepared for trial in planned):
         with suppress(InputError):  # it is not here
-            leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"]))
+            leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"], unit))
     return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed])
 
 
@@ -128,7 +129,9 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]
     differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
     star, dagger = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
     signatures = " and ".join(dict.fromkeys(result.signature for row in rows for result in row.results.done))
-    scored = f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds. {dagger}"
+    better = " Lower is better." if measure.lower_is_better else ""
+    scored = f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds."
+    scored = f"{scored}{better} {dagger}"
     likelihood = f"Perplexity per token of the validation set; lower is better. {star} {dagger}"
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."

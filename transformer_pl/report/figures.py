@@ -152,7 +152,7 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
 
 
 def front(rows: Sequence[TableRow], cost: str, unit: str) -> Drawing | None:
-    """The score against a cost; rows of the Pareto front are filled: no other is higher at the same or a lower cost.
+    """The score against a cost; rows of the Pareto front are filled: no other is better at the same or a lower cost.
 
     cost: params or flops. None where the rows' costs are about equal.
     """
@@ -165,8 +165,9 @@ def front(rows: Sequence[TableRow], cost: str, unit: str) -> Drawing | None:
     if not points or max(costs) < DIFFERS * min(costs):
         return None
     best: list[tuple[float, float]] = []
-    for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -point[1])):
-        if not best or y > best[-1][1]:
+    sign = -1 if rows[0].results.measure.lower_is_better else 1
+    for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -sign * point[1])):
+        if not best or sign * y > sign * best[-1][1]:
             best.append((x, y))
     figure, axes = _axes_beside_names([*points])
     axes.step(*zip(*best, strict=True), where="post", color="0.6", linewidth=0.8, zorder=0)

@@ -7,9 +7,9 @@ from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
-from transformer_pl.report.statistics import POWER, Estimate, RowComparison, rank_correlation
+from transformer_pl.report.statistics import FEWEST_SENTENCES, POWER, Estimate, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.task import task_of
+from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.result import exemptions
 
@@ -22,14 +22,15 @@ def summary(rows: Sequence[TableRow]) -> str:
     tested = [(row.title, row.score, row.score.difference) for row in rows if row.score and row.score.difference]
     if not tested:
         return _no_differences(rows)
-    title = rows[0].results.measure.title
+    measure = rows[0].results.measure
+    title = measure.title
     seeds = {len(row.results.done) for row in rows if row.is_base or (row.score and row.score.difference)}
     found = [(name, difference) for name, score, difference in tested if significance_mark(score)]
     undecided = [(name, score, difference) for name, score, difference in tested if not significance_mark(score)]
     sentences = []
     if found:
         found.sort(key=lambda row: row[1].value)
-        first, *others = [_difference_in_words(difference) for _, difference in found]
+        first, *others = [_difference_in_words(difference, measure) for _, difference in found]
         clauses = [f"{found[0][0]} is {first[0]} {title} {first[1]} than base (95 %: {first[2]})"]
         clauses += [
             f"{name} {size} {how} ({ends})" for (name, _), (size, how, ends) in zip(found[1:], others, strict=True)
@@ -40,16 +41,16 @@ def summary(rows: Sequence[TableRow]) -> str:
         which = f"The other {several} cannot" if found else f"None of the {several} can"
         which = f"{undecided[0][0]} cannot" if len(undecided) == 1 else which
         with_seeds = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else counted(max(seeds), "seed")
-        power = "" if seeds == {1} else f"; {_power_in_words(undecided)}"
+        power = "" if seeds == {1} else f"; {_power_in_words(undecided, measure)}"
         sentences.append(f"{which} be told apart from base in {title} with {with_seeds}{power}.")
     if seeds == {1}:
         sentences.append("One seed says nothing of other seeds.")
     return " ".join(sentences)
 
 
-def _difference_in_words(difference: Estimate) -> tuple[str, str, str]:
+def _difference_in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
     """Its size, its direction, and its interval."""
-    form = f".{digits(difference)}f"
+    form = f".{digits(difference, measure)}f"
     low, high = sorted(abs(end) for end in difference.interval())
     return (
         f"{abs(difference.value):{form}}",
@@ -58,15 +59,16 @@ def _difference_in_words(difference: Estimate) -> tuple[str, str, str]:
     )
 
 
-def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]]) -> str:
+def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]], measure: Measure) -> str:
     """Which difference would have been found in rows, given by title. An outlier may have found far less."""
     usual = [difference.detectable for _, score, difference in undecided if not score.is_outlier]
     usual = usual or [difference.detectable for _, _, difference in undecided]
-    size = f"{max(usual):.1f}"
+    form = f".{measure.digits}f"
+    size = f"{max(usual):{form}}"
     if max(usual) > 2 * min(usual):
-        size = f"{min(usual):.1f} to {max(usual):.1f}, depending on the row,"
+        size = f"{min(usual):{form}} to {max(usual):{form}}, depending on the row,"
     weak = [
-        f", one of {difference.detectable:.1f} in {name}"
+        f", one of {difference.detectable:{form}} in {name}"
         for name, score, difference in undecided
         if score.is_outlier and difference.detectable > max(usual)
     ]
@@ -195,13 +197,19 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if tested := sum(comparison.p_value is not None for comparison in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
     if compared:
-        note += f"Intervals cover the variation over sentences{' and seeds' if several else ''}. "
+        note += f"Intervals cover the variation over {_units(rows)}{' and seeds' if several else ''}. "
     if shared := sum(comparison.shares_weights for comparison in compared):
         note += f"{counted(shared, 'row')} {'share' if shared > 1 else 'shares'} the trained weights of base: "
         note += f"{'they are' if shared > 1 else 'it is'} compared with it within each seed. "
     if outliers := [row.title for row in rows if row.score and row.score.is_outlier]:
         note += f"The seeds of {', '.join(outliers)} spread unlike those of the other rows."
     return note.rstrip()
+
+
+def _units(rows: Sequence[TableRow]) -> str:
+    """What a set consists of."""
+    task = task_of(rows[0].results.config.data)
+    return "sentences" if task.has_source else f"{task.unit}s"
 
 
 def _no_differences(rows: Sequence[TableRow]) -> str:
@@ -234,6 +242,10 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
         sentences.append("Rows on different datasets are not compared.")
     elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1:
         sentences.append("Perplexities of different vocabularies cannot be compared.")
+    sizes = [row.sentences.shape[1] for row in results if row.sentences is not None]
+    if sizes and min(sizes) < FEWEST_SENTENCES:
+        few = f"A validation set of {min(sizes)} {_units(rows)} is too small for intervals and tests"
+        sentences.append(f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide them.")
     sentences.append(machines_note([machine for row in results for machine in row.machines]))
     return " ".join(filter(None, sentences))
 

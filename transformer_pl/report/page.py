@@ -21,9 +21,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.task import task_of
-from transformer_pl.train.evaluate import attention_maps, trained_model
+from transformer_pl.train.evaluate import attention_maps, beginning, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
-from transformer_pl.trials.metrics import SCORE_COLUMNS
 from transformer_pl.trials.runs_folder import read_plan
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
@@ -71,7 +70,7 @@ def write_page(
         ],
         translations=_translations(sweep, shown),
         attention={"sentences": _attention(sweep, shown)},
-        measure=task_of(sweep.base.data).measure.title,
+        task=task_of(sweep.base.data),
         trials=[_trial(sweep, planned_trial) for planned_trial in planned],
     )
     write_atomically(folder / "report.html", page)
@@ -122,21 +121,23 @@ def _trial(sweep: Sweep, planned_trial: PlannedTrial) -> dict[str, Any]:
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
     """A few sentences that rows translate differently, with the translation by each row that was evaluated on the
-    sentences of the first one."""
-    text, rows, measure = None, [], task_of(sweep.base.data).measure
+    sentences of the first one; of language models the texts that they continue differently."""
+    text, rows, task = None, [], task_of(sweep.base.data)
     for planned_trial in shown:
         with suppress(InputError):  # the dataset or the translations are not here
             row_text, hypotheses = planned_trial.prepared.text("val"), planned_trial.trial.hypotheses("val")
-            scores = measure.of_sums(planned_trial.trial.sentences("val", measure)[:, SCORE_COLUMNS])
+            scores = task.measure.score(planned_trial.trial.sentences("val", task.measure))
             text = text or row_text
             if row_text == text:
                 rows.append((sweep.rows[planned_trial.row].name, scores, hypotheses))
     if not text:
         return []
-    differ = [i for i in range(len(text[0])) if len({hypotheses[i] for _, _, hypotheses in rows}) > 1]
-    chosen = differ or range(len(text[0]))
+    count = min(len(hypotheses) for _, _, hypotheses in rows)  # a language model continues only the first texts
+    differ = [i for i in range(count) if len({hypotheses[i] for _, _, hypotheses in rows}) > 1]
+    chosen = differ or range(count)
+    sources = text[0] if task.has_source else [*map(beginning, text[1])]
     return [
-        {"source": text[0][i], "reference": text[1][i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
+        {"source": sources[i], "reference": text[1][i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
         for i in (chosen[place] for place in evenly_spaced(len(chosen), TRANSLATED_SENTENCES))
     ]
 
@@ -163,14 +164,15 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
 
 def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
     """The text and the tokens of each, without weights yet, and a batch of it alone."""
-    split, text, vocabulary = prepared.split("val"), prepared.text("val")[0], prepared.tokenizer.vocabulary()
-    longer = split.longer
-    short = [i for i in evenly_spaced(len(text), TRANSLATED_SENTENCES) if longer[i] <= MAX_LENGTH]
+    split, (sources, targets) = prepared.split("val"), prepared.text("val")
+    text, vocabulary = sources if any(sources) else targets, prepared.tokenizer.vocabulary()
+    longer, sentence = split.longer, split.target.sentence
+    short = [i for i in evenly_spaced(len(longer), TRANSLATED_SENTENCES) if longer[i] <= MAX_LENGTH]
     sentences = []
     for i in short[:ATTENTION_SENTENCES]:
         batch = collate(split, np.array([i]))
         source, target = ([vocabulary[token] for token in side[0]] for side in (batch.source, batch.target_in))
-        sentences.append(({"text": text[i], "source": source, "target": target, "rows": {}}, batch))
+        sentences.append(({"text": text[sentence[i]], "source": source, "target": target, "rows": {}}, batch))
     return sentences
 
 

@@ -68,8 +68,8 @@ class RowResults(NamedTuple):
 
     @property
     def has_learned(self) -> bool:
-        """Whether the row is finished, and its score is not below LEARNED."""
-        return (mean(self.scores) or 0.0) >= LEARNED
+        """Whether the row is finished, and its score is not below LEARNED. Of a loss nothing is known."""
+        return bool(self.scores) and (self.measure.lower_is_better or (mean(self.scores) or 0.0) >= LEARNED)
 
     @property
     def convergence(self) -> Convergence | None:

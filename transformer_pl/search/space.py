@@ -254,6 +254,6 @@ def _mistakes_of_base(search: Search) -> list[str]:
         if name not in known:
             hint = ": it needs trainer.val_sample" if name == task.sample_metric else suggestion(name, known)
             mistakes.append(f"metric.name = {name}: no such metric{hint}")
-        elif name not in COST_METRICS and direction != (best := best_goal(name)):
+        elif name not in COST_METRICS and direction != (best := best_goal(name, task)):
             mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
     return mistakes

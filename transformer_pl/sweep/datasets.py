@@ -33,20 +33,25 @@ def survey_datasets(datasets: Iterable[tuple[Data, Prepared]], console: Console)
 
 
 def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
-    scored = task_of(data).scoring(data)
-    unused = 0  # training pairs: known once they are prepared
+    task = task_of(data)
+    scored, unit = task.scoring(data), task.unit
+    unused = cut = 0  # of training: known once it is prepared
     if prepared.is_counted():
         description, counts = prepared.meta["corpus"], prepared.meta["splits"]
-        unused = (prepared.split("train").longer > data.longest).sum()
+        train = prepared.split("train")
+        unused = (train.longer > data.longest).sum()
+        cut = len(train.target) - counts["train"]["pairs"]
     else:
         corpus = open_corpus(data)
         description = corpus.description
         if not corpus.is_local:
             return f"dataset: {description}; it is loaded and counted when it is prepared; {scored}"
         counts = count_pairs(corpus, data, on_progress)
-    blank = counts["train"].get("blank", 0)
-    without = f" ({blank:,} are left out)" if blank else ""
-    train, val, test = (counts[name]["pairs"] for name in SPLITS)
-    sets = f"{train:,} training pairs{without}, {val:,} for validation, {test:,} for test"
-    dropped = [f"{unused:,} training pairs are longer than data.max_length and are not used"] if unused else []
-    return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts), scored])
+    sizes = []
+    for name in SPLITS:
+        blank = counts[name].get("blank", 0)
+        sizes.append(f"{counts[name]['pairs']:,} {{}}" + (f" ({blank:,} empty ones are left out)" if blank else ""))
+    sets = ", ".join(sizes).format(f"training {unit}s", "for validation", "for test")
+    dropped = [f"{unused:,} training {unit}s are longer than data.max_length and are not used"] if unused else []
+    dropped += [f"longer ones are cut at data.max_length, which makes {cut:,} more pieces"] if cut else []
+    return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts, unit), scored])

@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.data.prepare import fingerprint_id
-from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.prepare import prepared_dataset
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
@@ -93,6 +92,6 @@ def _print_plan(search: Search, study: studies.Study | None, runs: Path, console
     data, trials = search.base.data, studies.counted_trials(study) if study else []
     for trial in trials:
         say(console, f"{studies.trial_name(trial)}: {studies.state_of(trial)}")
-    for line in survey_datasets([(data, Prepared(runs / "data" / fingerprint_id(data, open_corpus(data))))], console):
+    for line in survey_datasets([(data, prepared_dataset(data, runs, open_corpus(data)))], console):
         say(console, line)
     return max(0, search.run_cap - sum(studies.state_of(trial) not in ("running", "failed") for trial in trials))

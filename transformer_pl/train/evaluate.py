@@ -1,6 +1,6 @@
 """A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -56,6 +56,11 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
             token_nll = negative_log_likelihood(model.embedding, states, target)
             nll[indexes] = token_nll.double().sum(-1).cpu().numpy()
     return Likelihood(nll, lengths)
+
+
+def by_sentence(likelihood: Likelihood, target: Tokens) -> Likelihood:
+    """The same with all pieces of a sentence together."""
+    return Likelihood(*(np.bincount(target.sentence, values) for values in likelihood))
 
 
 def translate(
@@ -123,11 +128,51 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) ->
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
+def beginning(document: str) -> str:
+    """The first half of a document, up to a blank if there is one: what a model is shown to continue."""
+    middle = (len(document) + 1) // 2
+    return document[: document.rfind(" ", 0, middle)] if " " in document[:middle] else document[:middle]
+
+
+def continuations(
+    model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], most: int, temperature: float = 0.0, seed: int = 1
+) -> list[str]:
+    """Each text with what a language model adds to it, until it ends the text.
+
+    model: a decoder alone.
+    tokenizer: makes tokens and text.
+    texts: the beginnings.
+    most: tokens that are added to each.
+    temperature: of the probabilities that tokens are drawn by; 0: always the most probable token.
+    seed: of the draws, which are the same for a text wherever it stands.
+    """
+    whole = []
+    for text in texts:
+        ids, generator = [BOS, *map(int, tokenizer.encode([text], "target")[0])], torch.Generator().manual_seed(seed)
+        given = len(ids)
+        with _evaluating(model) as device:
+            step = CachedSteps(model, torch.full((1, 1), EOS, device=device))
+            for length in range(1, given + most):
+                prefix = torch.tensor([[ids[:length]]], device=device)
+                logits = step(prefix, torch.zeros(1, 1, dtype=torch.long, device=device))[0, 0].cpu()
+                if length < given:
+                    continue
+                if temperature:
+                    ids.append(int((logits / temperature).softmax(0).multinomial(1, generator=generator)))
+                else:
+                    ids.append(int(logits.argmax()))
+                if ids[-1] == EOS:
+                    break
+        before, after = tokenizer.decode([ids[:given], ids])
+        whole.append(text + after[len(before) :])
+    return whole
+
+
 class SetScores(NamedTuple):
     """What a model is worth on one set."""
 
     metrics: dict[str, float]  # loss (nats per token), ppl, and the task's metrics, such as bleu
-    hypotheses: list[str]  # its outputs
+    hypotheses: list[str]  # its outputs; none of a language model
     sentences: np.ndarray  # (sentences, k + 2): the k numbers of the task's measure, nats, tokens
     signature: str  # how the task computed its score
 
@@ -139,14 +184,18 @@ def score_set(model: Transformer, config: Config, prepared: Prepared, name: str)
     """
     split, tokens = prepared.split(name), config.trainer.eval_tokens
     likelihood = reference_likelihood(model, split, tokens)
-    hypotheses = best_translations(model, split.source, prepared.tokenizer, config.decode, tokens)
-    return _scores(hypotheses, likelihood, prepared.text(name)[1], config)
+    hypotheses: list[str] = []
+    if task_of(config.data).has_source:
+        hypotheses = best_translations(model, split.source, prepared.tokenizer, config.decode, tokens)
+    return _scores(hypotheses, by_sentence(likelihood, split.target), prepared.text(name)[1], config)
 
 
 def _scores(hypotheses: list[str], likelihood: Likelihood, references: list[str], config: Config) -> SetScores:
-    scores = checked_scores(hypotheses, references, config)
+    scores, measure = checked_scores(hypotheses, references, config), task_of(config.data).measure
     metrics = {"loss": likelihood.loss, "ppl": perplexity(likelihood.loss)} | scores.metrics
     sentences = np.column_stack([scores.statistics, likelihood.nll, likelihood.tokens])
+    if measure.of_loss:
+        metrics[measure.name] = float(measure.score(sentences.sum(0)))
     return SetScores(metrics, hypotheses, sentences, scores.signature)
 
 
@@ -156,7 +205,7 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
     score: str  # the metric by which the task compares rows, such as bleu
     signature: str  # how the score was computed
-    examples: list[dict[str, str]]  # a few sentences of the validation set, their references and translations
+    examples: list[dict[str, str]]  # a few sentences of the validation set, with what the model makes of them
 
 
 def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
@@ -169,28 +218,50 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     metrics: dict[str, float] = {}
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
-    sources = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
     model = _load_model(config, prepared, trial, steps)  # its components are those that this process has imported
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
     check_losses((likelihood.loss for likelihood in likelihoods), steps)
     with diverged_if_not_finite(steps):
-        translations = best_translations(
-            model,
-            sources,
-            prepared.tokenizer,
-            config.decode,
-            tokens,
-            on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(sources)}"),
-        )
-    first = len(splits[0].source)
-    hypotheses = {"val": translations[:first], "test": translations[first:]}
-    for name, likelihood in zip(sets, likelihoods, strict=True):
-        scores = _scores(hypotheses[name], likelihood, prepared.text(name)[1], config)
+        if task.has_source:
+            outputs, examples = _translated(model, config, trial, prepared, splits)
+        else:
+            outputs, examples = _continued(model, config, prepared)
+    for name, split, likelihood in zip(sets, splits, likelihoods, strict=True):
+        hypotheses = outputs[name] if task.has_source else []
+        scores = _scores(hypotheses, by_sentence(likelihood, split.target), prepared.text(name)[1], config)
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
-        trial.save_sentences(name, scores.hypotheses, task.measure, scores.sentences)
-    lines = zip(*prepared.text("val"), hypotheses["val"], strict=True)
-    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
+        trial.save_sentences(name, outputs[name], task.measure, scores.sentences)
     return Evaluation(metrics, task.measure.name, scores.signature, examples)
+
+
+def _translated(
+    model: Transformer, config: Config, trial: Trial, prepared: Prepared, splits: Sequence[Split]
+) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
+    """The translations of the validation and the test set, and examples of them."""
+    sources = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
+    translations = best_translations(
+        model,
+        sources,
+        prepared.tokenizer,
+        config.decode,
+        config.trainer.eval_tokens,
+        on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(sources)}"),
+    )
+    first = len(splits[0].source)
+    lines = zip(*prepared.text("val"), translations[:first], strict=True)
+    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
+    return {"val": translations[:first], "test": translations[first:]}, examples
+
+
+def _continued(
+    model: Transformer, config: Config, prepared: Prepared
+) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
+    """How the model continues the first documents of the validation set from their beginnings, also as examples."""
+    documents = prepared.text("val")[1][:EXAMPLES]
+    continued = continuations(model, prepared.tokenizer, [*map(beginning, documents)], config.decode.extra)
+    lines = zip(documents, continued, strict=True)
+    examples = [{"beginning": beginning(d), "document": d, "continued": whole} for d, whole in lines]
+    return {"val": continued, "test": []}, examples
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:

@@ -22,7 +22,7 @@ from transformer_pl.config import BOS, COMPONENTS, EOS, PAD, UNK, Callback, Conf
 from transformer_pl.config.components import build, is_core
 from transformer_pl.data import synthetic
 from transformer_pl.data.batches import Batch
-from transformer_pl.data.prepare import fingerprint_id, learn_tokenizer, write_tokens
+from transformer_pl.data.prepare import learn_tokenizer, prepared_dataset, prepared_in, write_tokens
 from transformer_pl.data.prepared import SIDES, Prepared
 from transformer_pl.data.selection import used_pairs
 from transformer_pl.data.tokenizer import FIXED, Tokenizer
@@ -31,7 +31,7 @@ from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.loss import training_loss
 from transformer_pl.runtime.errors import InputError, collect_errors, described
 from transformer_pl.runtime.signals import Stopped
-from transformer_pl.task import EVALUATION, Corpus, Pair, checked_scores, open_corpus
+from transformer_pl.task import EVALUATION, Corpus, Pair, checked_scores, open_corpus, task_of
 from transformer_pl.train import fit
 from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.intervention import intervene
@@ -188,7 +188,7 @@ def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) 
     identity = Identity({"rehearsal": name})
     run = TrialRun(config, folder / name, "rehearsal", "base", Corpus({}, "", lambda _: iter(())), identity, trial)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return train_and_evaluate(run, Prepared(folder / "data"), rerun=False, checked=Checked())
+        return train_and_evaluate(run, prepared_in(folder / "data", config.data), rerun=False, checked=Checked())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) 
 def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
     """Few sentences of the row's own text, as its tokenizer gives them."""
     data, corpus = config.data, open_corpus(config.data)
-    prepared = Prepared(runs / "data" / fingerprint_id(data, corpus))
+    prepared = prepared_dataset(data, runs, corpus)
     pairs = {name: _few_pairs(name, count, config, corpus, prepared) for name, count in SENTENCES.items()}
     if prepared.is_counted():
         tokenizer, model = prepared.tokenizer, (prepared.folder / "tokenizer.model").read_bytes()
@@ -214,7 +214,7 @@ def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
     write_tokens(small_folder, data, small_corpus, tokenizer, model, counts)
     for name in EVALUATION:
         _check_scores([target for _, target in pairs[name]], config)
-    prepared = Prepared(small_folder)
+    prepared = prepared_in(small_folder, data)
     for side, sentences in zip(SIDES, zip(*pairs["val"], strict=True), strict=True):
         if _rows(prepared.tokenizer.encode(sentences, side)) != _rows(tokenizer.encode(sentences, side)):
             raise tokenizer.wrong("train", "return all that load needs: loaded again, it gives other tokens")
@@ -233,7 +233,8 @@ def _few_pairs(name: str, count: int, config: Config, corpus: Corpus, prepared: 
     if corpus.is_local:
         return list(itertools.islice(used_pairs(name, corpus, config.data), count))
     if not prepared.is_counted():
-        return synthetic.pairs(name)[:count]
+        pairs = synthetic.pairs(name)[:count]
+        return pairs if task_of(config.data).has_source else [("", target) for _, target in pairs]
     split = prepared.split(name)
     chosen = evenly_spaced(len(split.source), count)
     source, target = (prepared.tokenizer.decode(_rows(side.take(chosen))) for side in split)
@@ -267,6 +268,8 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
         raise tokenizer.wrong("vocabulary", f"give {len(tokenizer)} tokens, but gives {len(tokenizer.vocabulary())}")
     for side, sentences in zip(SIDES, map(list, zip(*pairs, strict=True)), strict=True):
         sentences = [sentence for sentence in sentences if sentence.strip()]
+        if not sentences:  # a task without a source
+            continue
         tokens = _rows(tokenizer.encode(sentences, side))
         if empty := [sentence for sentence, row in zip(sentences, tokens, strict=True) if not row]:
             raise tokenizer.wrong("to_ids", f"give tokens of every sentence, but gives none of {empty[0]!r}")

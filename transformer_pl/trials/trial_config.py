@@ -7,7 +7,7 @@ from transformer_pl.config.components import check_components, without_defaults
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import task_of
+from transformer_pl.task import check_task
 from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_costs
 
 
@@ -25,9 +25,9 @@ def trial_config(levels: Iterable[Level]) -> Config:
 def mistakes_of_parts(config: Config) -> list[str]:
     """The mistakes of the components and the task: their import, their signature, their options."""
     mistakes = check_components(config)
-    for check in (task_of, tokenizer_settings):
+    for check in (lambda: check_task(config), lambda: tokenizer_settings(config.data)):
         try:
-            check(config.data)
+            check()
         except InputError as error:
             mistakes += [message for message in error.messages if message not in mistakes]
     return mistakes
@@ -51,7 +51,9 @@ def match_flops(config: Config) -> Config:
     """
     if config.optim.match == "steps":
         return config
-    models = Model(width=config.model.width, depth=config.model.depth), config.model
+    kind = config.model.N_encoder and None  # of an encoder the base has its own; without one it has none
+    base = Model(width=config.model.width, depth=config.model.depth, N_encoder=kind)
+    models = base, config.model
     passes = [(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in models]
     base_cost, cost = forward_costs(passes)
     steps = max(1, round(config.optim.max_steps * base_cost.flops / cost.flops))
