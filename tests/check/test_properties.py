@@ -28,6 +28,20 @@ def test_every_shipped_component_has_the_property(name, keys):
     assert (getattr(properties, name)(small_model(config)) is not None) == (name in exempted)
 
 
+OF_A_SOURCE = ("TaskVector", "UntiedEmbedding")  # they have weights for a source alone, which a decoder does not read
+
+
+@pytest.mark.parametrize("keys", SHIPPED.values(), ids=SHIPPED)
+def test_every_shipped_component_has_the_properties_in_a_decoder_alone(keys):
+    """Or is refused by the weight that is never used."""
+    config = small_models.small(keys | {"model.N_encoder": 0})
+    exempted = {one for component in custom_components(config).values() for one in exempt(component)}
+    broken = {name for name in CAUSES if getattr(properties, name)(small_model(config)) is not None}
+    if config.embedding.path.endswith(OF_A_SOURCE):
+        exempted.add("every_weight_gets_a_gradient")
+    assert broken == exempted
+
+
 OWN = """
 import torch
 from torch import nn

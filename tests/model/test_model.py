@@ -83,6 +83,38 @@ def test_the_model_equals_torch(residual):
     assert torch.allclose(ours(source, target)[target != PAD], expected[target != PAD], atol=1e-3, rtol=1e-4)
 
 
+@every_residual
+@torch.no_grad()
+def test_a_decoder_alone_equals_torch(residual):
+    """Without an encoder a layer has two sub-layers, as torch's encoder layers; the future is hidden."""
+    ours = small_models.built(small(model__residual=residual, model__N_encoder=0)).eval()
+    randomize(ours)
+    options = {"batch_first": True, "layer_norm_eps": 1e-6, "norm_first": residual == PRE_NORM}
+    layer = nn.TransformerEncoderLayer(24, 4, 40, 0.0, **options)
+    theirs = nn.TransformerEncoder(layer, 2, ours.decoder_norm, enable_nested_tensor=False)
+    for layer, copy in zip(ours.decoder, theirs.layers, strict=True):
+        copy_attention(layer.self_attention, copy.self_attn)
+        copy_rest(layer, copy)
+    _, target = small_models.batch()
+    x = ours.embedding.weight[target] * math.sqrt(24) + SinusoidalPosition.encoding(0, 6, 24)
+    expected = theirs(x, ~torch.ones(6, 6, dtype=torch.bool).tril()) @ ours.embedding.weight.T
+    for source in (target, target[:, :1], target[:, :0]):  # whatever it is, it is not read
+        found = ours(source, target)
+        assert torch.allclose(found[target != PAD], expected[target != PAD], atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("N", "depth", "layers"), [(6, 0.5, 3), (4, 1, 4)])
+def test_no_encoder_stays_none_at_every_depth(N, depth, layers):
+    config = small(model__N=N, model__N_encoder=0, model__depth=depth)
+    model = small_models.built(config)
+    assert (config.N_encoder, config.N_decoder) == (0, layers)
+    assert len(model.encoder) == 0 and len(model.decoder) == layers
+    names = {name for name, _ in model.named_parameters()}
+    assert not any("cross" in name or "encoder" in name for name in names)
+    cost = small_models.forward_cost(config, 1, 1, 9)
+    assert cost.params == sum(weight.numel() for weight in model.parameters())
+
+
 @pytest.mark.parametrize("Lk", KEYS)
 @torch.no_grad()
 def test_attention_is_equation_1_by_either_kernel(Lk):
