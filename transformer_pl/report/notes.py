@@ -6,8 +6,8 @@ from typing import Any
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
 from transformer_pl.report.published import PublishedTable
-from transformer_pl.report.rows import ALPHA, LEARNED, TableRow, dataset_keys
-from transformer_pl.report.statistics import FEWEST_SENTENCES, POWER, Estimate, RowComparison, rank_correlation
+from transformer_pl.report.rows import ALPHA, FEWEST_SENTENCES, LEARNED, TableRow, dataset_keys
+from transformer_pl.report.statistics import POWER, Estimate, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials.convergence import FALLEN

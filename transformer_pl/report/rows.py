@@ -22,6 +22,7 @@ from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
 
 ALPHA = 0.05  # level of significance
+FEWEST_SENTENCES = 20  # of a set that has intervals: the mean of fewer pseudo-values may be far from a normal one
 LEARNED = 1.0  # a base whose score is below it has learned next to nothing: nothing is compared with it
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
@@ -152,8 +153,10 @@ def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: Publ
     base_row = None if index is None else rows[index]
     same_dataset = [dataset_keys(config) == dataset_keys(base) for config in configs] if base else []
     weights = [[result.weights_id for result in row.done] for row in rows]
+    enough = [row.sentences is not None and row.sentences.shape[1] >= FEWEST_SENTENCES for row in rows]
+    sentences = [row.sentences if is_enough else None for row, is_enough in zip(rows, enough, strict=True)]
     scores, losses = (
-        stats.compare_rows([row.sentences for row in rows], index, metric, same_dataset, weights)
+        stats.compare_rows(sentences, index, metric, same_dataset, weights)
         for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
     )
     published = paper.find_all(configs, base) if paper else [None] * len(rows)

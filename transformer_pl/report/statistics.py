@@ -33,7 +33,6 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
 POWER = 0.8  # of `Estimate.detectable`
-FEWEST_SENTENCES = 20  # of a set: the mean of fewer pseudo-values may be far from a normal one
 DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
 
 
@@ -318,8 +317,8 @@ def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequenc
 
 
 def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
-    """The sample of a row, if it has enough sentences and all of their numbers are finite."""
-    if row is None or row.shape[1] < FEWEST_SENTENCES or not np.isfinite(row[..., metric.columns]).all():
+    """The sample of a row, if it has several sentences and all of their numbers are finite."""
+    if row is None or row.shape[1] < 2 or not np.isfinite(row[..., metric.columns]).all():
         return None
     return sample(row[..., metric.columns], metric.score)._replace(references=row[0, :, metric.reference_column])
 
