@@ -140,7 +140,8 @@ def _message(model: Model, name: str, how: str) -> str:
     words = [f"model.{slot}={component.path}" for slot, component in components.items() if slot != first_slot]
     for slot, component in components.items():
         words += [f"model.{slot}.{key}={value}" for key, value in component.options.items()]
-    command = join(["python", "-m", "transformer_pl.check", first_component.path, *words, "--slot", first_slot])
+    words += ["--slot", first_slot] + ([] if model.N_encoder != 0 else ["--scale", "demo-lm"])  # of a language model
+    command = join(["python", "-m", "transformer_pl.check", first_component.path, *words])
     return (
         f"{component_names(model)}: must keep the property {name}, but {how}; usual cause: {CAUSES[name]}; to check it "
         f"again run `{command}`"
