@@ -20,7 +20,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import cells
 from transformer_pl.report import columns as tables
 from transformer_pl.report import statistics as stats
-from transformer_pl.report.page import page_columns
+from transformer_pl.report.html import page_columns
 from transformer_pl.report.published import paper_table, read_published
 from transformer_pl.report.rows import RowResults, TableRow, mean, read_row
 from transformer_pl.report.statistics import compare_rows, of_measure

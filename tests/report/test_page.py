@@ -13,7 +13,8 @@ from helpers import a_result, write_sweep
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.columns import build_table, table_of
-from transformer_pl.report.page import page_columns, write_page
+from transformer_pl.report.html import page_columns
+from transformer_pl.report.page import write_page
 from transformer_pl.report.published import paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import RowResults

@@ -47,6 +47,7 @@ class TableOptions:
     retune: tuple[str, ...] = ()  # keys of which each row gets its own best value
     budget: int | None = None  # tries per row of --retune; None: BUDGET
     storage: str | None = None  # the URL of a search's database; None: a journal in its folder
+    base: str | None = None  # the row that others are compared with, by name; None: the file's base
     paper: bool | None = None  # whether the table shows the paper's numbers; None: unless the dataset is the user's own
 
     def __post_init__(self) -> None:
@@ -124,6 +125,8 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
     study = "of a search: a database (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", metavar="URL", help=study)
+    base = "the row that others are compared with (base)"
+    group.add_argument("--base", metavar="ROW", help=base)
     paper = "whether the table shows the paper's numbers (it does, unless the dataset is your own)"
     group.add_argument("--paper", action=argparse.BooleanOptionalAction, help=paper)
 

@@ -48,6 +48,16 @@ class Sweep(NamedTuple):
     rows: list[Row]
     matches_flops: bool = False  # whether a row has optim.match=flops
     notes: tuple[str, ...] = ()  # printed under its table
+    reference: int | None = None  # the index of the row that others are compared with in place of base
+
+    def compared_with(self, name: str | None) -> "Sweep":
+        """The same, whose table compares the rows with the one of this name; None: with base. Raises an InputError."""
+        if name is None or name == "base":
+            return self
+        names = [row.name for row in self.rows]
+        if name not in names:
+            raise InputError(f"--base {shown(name)}: is no row of {self.name}{suggestion(name, names)}")
+        return self._replace(reference=names.index(name))
 
     @property
     def configs(self) -> list[Config]:

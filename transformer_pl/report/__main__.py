@@ -1,6 +1,10 @@
-"""Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]"""
+"""Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]
 
-from collections.abc import Iterable
+Or of any runs, from a CSV file with a line for each:  python -m transformer_pl.report runs.csv --row h --metric bleu
+"""
+
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,11 @@ from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
 from transformer_pl.report.render import Table
-from transformer_pl.runtime.command_line import CommandParser, refuse_options, run_command
-from transformer_pl.runtime.errors import InputError, collect_errors, warn
+from transformer_pl.runtime.command_line import CommandParser, must_be, names, refuse_options, run_command
+from transformer_pl.runtime.errors import InputError, collect_errors, suggestion, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
+from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -28,6 +33,26 @@ class ReportOptions(TableOptions):
     files: tuple[Path, ...]
     format: str = "terminal"
     trials: bool = False  # a line for each trial, not for each row
+    row: tuple[str, ...] = ()  # of a CSV file: its columns that make a row
+    metric: tuple[str, ...] = ()
+    seed: str | None = None
+    lower_is_better: bool = False
+    margin: tuple[tuple[str, float], ...] = ()  # of metrics: within it a difference counts as none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        of_runs = ("row", "metric", "seed", "lower_is_better")
+        if not any(map(_is_of_runs, self.files)):
+            refuse_options(self, of_runs, "is for a CSV file of runs (.csv or .tsv), which is not given")
+            return
+        if len(self.files) > 1:
+            raise InputError(f"{', '.join(map(str, self.files))}: a CSV file of runs must stand alone; give one file")
+        needed = [f"--{name}" for name in ("row", "metric") if not getattr(self, name)]
+        if needed:
+            how = "--row COLUMN and --metric COLUMN say what its columns mean"
+            raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
+        of_sweeps = ("scale", "set", "seeds", "retune", "storage", "trials")
+        refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
 EXAMPLES = """\
@@ -36,6 +61,7 @@ examples:
   python -m transformer_pl.report table3_A --format md > table.md      also tex, csv and json
   python -m transformer_pl.report table3_A --format html               write the page, print its path
   python -m transformer_pl.report table3_A table3_B --scale multi30k   two tables
+  python -m transformer_pl.report runs.csv --row model,lr --metric acc --seed seed --base "model=a lr=0.1"
 """
 
 
@@ -52,6 +78,8 @@ def main(argv: list[str]) -> int:
 def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
     """The title and the table, or the path of the page, of each sweep file; for programs one table of all."""
     files = dict.fromkeys(options.files)
+    if options.row:
+        return [(options.files[0].name, _of_runs(options))]
     if options.trials:
         of_files = collect_errors(lambda file: trial_records(file, options), files)
         return [("", joined(map(Table.of_records, of_files.values())))]
@@ -59,6 +87,47 @@ def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
     if len(reports) > 1 and options.format in ("json", "csv"):
         return [("", joined([table.titled(title) for title, table in reports.values()]))]
     return [*reports.values()]
+
+
+def _is_of_runs(file: Path) -> bool:
+    return file.suffix in (".csv", ".tsv")
+
+
+def _of_runs(options: ReportOptions) -> Table | Path:
+    """The table of a CSV file; with --format html the path of its page, in a folder beside the file."""
+    from transformer_pl.report.runs_table import RunsOptions, runs_table  # scipy takes half a second
+
+    file = options.files[0]
+    given = {name: getattr(options, name) for name in ("row", "metric", "seed", "base", "lower_is_better")}
+    table = runs_table(file, RunsOptions(**given, margin=_margins(options, options.metric)))
+    if options.format != "html":
+        return table
+    from transformer_pl.report.figures import forest  # matplotlib takes a second
+    from transformer_pl.report.html import write_html
+
+    folder, drawing = file.with_suffix(".report"), forest(table.rows, [None] * len(table.rows))
+    check_writable(folder)
+    return write_html(folder, file.name, table, {"differences": drawing} if drawing else {})
+
+
+def _margins(options: ReportOptions, metrics: Sequence[str]) -> dict[str, float]:
+    """By metric, the margins that are given. Raises an InputError for other metrics."""
+    if unknown := [name for name, _ in options.margin if name not in metrics]:
+        rule = f"must be of {' or '.join(metrics)}, which the table compares"
+        raise InputError(*(f"--margin {name}: {rule}{suggestion(name, metrics)}" for name in unknown))
+    return dict(options.margin)
+
+
+def _margin(word: str) -> tuple[str, float]:
+    """Read a margin such as bleu=0.5."""
+    metric, _, text = word.rpartition("=")
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not metric or not 0 < size < math.inf:
+        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
+    return metric, size
 
 
 def read_options(argv: list[str]) -> ReportOptions:
@@ -77,6 +146,13 @@ def read_options(argv: list[str]) -> ReportOptions:
     table.add_argument("--format", choices=formats, default="terminal", help=page)
     trials = "for --format csv or json: a line for each trial, not for each row"
     table.add_argument("--trials", action="store_true", help=trials)
+    margin = "also say which rows are equal to base within this margin, chosen before the results are seen"
+    table.add_argument("--margin", type=_margin, action="append", metavar="METRIC=X", help=margin)
+    runs = parser.add_argument_group("of a CSV file with a line for each run, whatever has trained it")
+    runs.add_argument("--row", type=names, metavar="COLUMN,...", help="runs with equal values in these make a row")
+    runs.add_argument("--metric", type=names, metavar="COLUMN,...", help="what is compared, each with its own test")
+    runs.add_argument("--seed", metavar="COLUMN", help="refuse two runs of one row and seed")
+    runs.add_argument("--lower-is-better", action="store_true", help="say so in the table")
     options = ReportOptions.read(vars(parser.parse_args(argv)))
     if options.format not in ("json", "csv"):
         refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
@@ -127,7 +203,8 @@ def make_report(file: Path, options: ReportOptions) -> tuple[str, Table | Path]:
 
         sweep, planned = _grid(file, content, options)
         folder = sweep_folder(sweep, options)
-        table = table_of(sweep, planned, options.paper, folder)
+        measure = task_of(sweep.base.data).measure.name
+        table = table_of(sweep, planned, options.paper, folder, _margins(options, [measure]).get(measure))
         if page:
             from transformer_pl.report.page import write_page
 
@@ -157,7 +234,7 @@ def _grid(
 ) -> tuple[Sweep, list[PlannedTrial]]:
     """With --retune it has each row at the best of the points that were tried; where only `planned`, the tries."""
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
+    sweep = read_sweep(file, options.scale, options.seeds, options.set, content).compared_with(options.base)
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs)
@@ -185,7 +262,11 @@ def _search(file: Path, content: dict[str, Any], options: TableOptions, planned:
     from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
     from transformer_pl.search.study import find_study, search_from_options
 
-    refuse_options(options, ["paper"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(
+        options,
+        ["base", "paper", *(["margin"] if hasattr(options, "margin") else [])],
+        f"is for the rows of a grid, but {file} searches",
+    )
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)

@@ -1,13 +1,43 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from transformer_pl.config import COMPONENTS
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, RowResults, TableRow, mean, standard_deviation
 from transformer_pl.report.statistics import Estimate, RowComparison
-from transformer_pl.task import Measure
 from transformer_pl.trials.flops import short_number, short_numbers
+
+
+class Shown(Protocol):
+    """A score, as cells show it."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def digits(self) -> int: ...  # behind the point, at least
+    @property
+    def lower_is_better(self) -> bool: ...
+
+
+class ScoredRow(Protocol):
+    """A row with its scores by seed, and how they compare with those of base."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def measure(self) -> Shown: ...
+    @property
+    def scores(self) -> Sequence[float]: ...  # one per finished seed
+    @property
+    def is_base(self) -> bool: ...
+    @property
+    def score(self) -> RowComparison | None: ...
+    @property
+    def still_falls(self) -> bool: ...  # whether it is known that the training had not converged
+    def difference(self) -> float | None: ...  # the mean minus base's
+
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 EXEMPT = "‡"  # marks the name of a row whose components break a property on purpose
@@ -47,15 +77,15 @@ def printed(name: str, form: str = "") -> Callable[[TableRow], str]:
 
 
 def printed_difference(paper: PublishedTable, row: TableRow) -> str:
-    return number(paper.difference(row.published) if row.published else None, "+z.1f")
+    return number(paper.difference(row.published, row.printed_base), "+z.1f")
 
 
-def score(row: TableRow) -> str:
+def score(row: ScoredRow) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    form = f".{digits(row.score and row.score.row_mean, row.results.measure)}f"
-    text, spread = number(mean(row.results.scores), form), standard_deviation(row.results.scores)
+    form = f".{digits(row.score and row.score.row_mean, row.measure)}f"
+    text, spread = number(mean(row.scores), form), standard_deviation(row.scores)
     text += "" if spread is None else f" ± {spread:{form}}"
-    return text + UNCONVERGED if text and row.results.still_falls else text
+    return text + UNCONVERGED if text and row.still_falls else text
 
 
 def perplexity(row: TableRow) -> str:
@@ -64,34 +94,34 @@ def perplexity(row: TableRow) -> str:
     return text + UNCONVERGED if text and row.results.still_falls else text
 
 
-def row_interval(row: TableRow) -> str:
+def row_interval(row: ScoredRow) -> str:
     return _interval(row, row.score and row.score.row_mean)
 
 
-def difference_interval(row: TableRow) -> str:
+def difference_interval(row: ScoredRow) -> str:
     return _interval(row, row.score and row.score.difference, "+z")
 
 
-def _interval(row: TableRow, estimate: Estimate | None, sign: str = "") -> str:
+def _interval(row: ScoredRow, estimate: Estimate | None, sign: str = "") -> str:
     """Its ends. sign: `+z` writes one before positive numbers, too."""
     if estimate is None:
         return ""
-    form = f"{sign}.{digits(estimate, row.results.measure)}f"
+    form = f"{sign}.{digits(estimate, row.measure)}f"
     return " to ".join(f"{end:{form}}" for end in estimate.interval())
 
 
-def digits(estimate: Estimate | None, measure: Measure) -> int:
+def digits(estimate: Estimate | None, measure: Shown) -> int:
     """How many digits behind the point a number and its interval have: so many that no end looks like zero."""
     ends, fewest = estimate.interval() if estimate else (), measure.digits
     return next((n for n in range(fewest, fewest + 3) if all(end == 0 or round(end, n) for end in ends)), fewest + 3)
 
 
-def score_difference(row: TableRow) -> str:
+def score_difference(row: ScoredRow) -> str:
     """The score minus base's, marked with `*` where significant; `-` where it is not known; nothing of base itself."""
     difference = row.difference()
     if difference is None:
         return "" if row.is_base else "-"
-    form = f"+z.{digits(row.score and row.score.difference, row.results.measure)}f"
+    form = f"+z.{digits(row.score and row.score.difference, row.measure)}f"
     return f"{difference:{form}}{significance_mark(row.score)}"
 
 
@@ -100,7 +130,7 @@ def significance_mark(comparison: RowComparison | None) -> str:
     return SIGNIFICANT if comparison and comparison.p_value is not None and comparison.p_value < ALPHA else ""
 
 
-def p_value(row: TableRow) -> str:
+def p_value(row: ScoredRow) -> str:
     p = row.score and row.score.p_value
     if p is None:
         return ""
@@ -110,10 +140,25 @@ def p_value(row: TableRow) -> str:
     return f"<{shown}" if p < ALPHA <= float(shown) else shown  # so that a star agrees with its p
 
 
-def detectable(row: TableRow) -> str:
+def detectable(row: ScoredRow) -> str:
     if row.score is None or row.score.difference is None:
         return ""
-    return number(row.score.difference.detectable, f".{row.results.measure.digits}f")
+    return number(row.score.difference.detectable, f".{row.measure.digits}f")
+
+
+def verdict(margin: float, row: ScoredRow) -> str:
+    """Whether the row is equal to base within a margin, better, or worse. Empty where seeds tell nothing.
+
+    It is equal where its simultaneous interval, which here may also cross zero, is within the margin on both sides.
+    """
+    if row.score is None or row.score.difference is None or not row.score.difference.parts:
+        return ""
+    difference = row.score.difference
+    if abs(difference.value) + difference.half_width(difference.level) <= margin:
+        return f"equal{significance_mark(row.score)}"
+    if not significance_mark(row.score):
+        return "undecided"
+    return "better" if (difference.value > 0) != row.measure.lower_is_better else "worse"
 
 
 def unmeasured(row: RowResults) -> str:

@@ -16,7 +16,7 @@ from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
-from transformer_pl.report.notes import change_note, summary, table_notes
+from transformer_pl.report.notes import change_note, margin_note, no_differences, summary, table_notes
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
@@ -38,7 +38,11 @@ Cell = Callable[[TableRow], str]
 
 
 def table_of(
-    sweep: Sweep, planned: Sequence[PlannedTrial], with_paper: bool | None = None, folder: Path | None = None
+    sweep: Sweep,
+    planned: Sequence[PlannedTrial],
+    with_paper: bool | None = None,
+    folder: Path | None = None,
+    margin: float | None = None,
 ) -> Table:
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`).
 
@@ -55,7 +59,7 @@ def table_of(
     for prepared in dict.fromkeys(trial.prepared for trial in planned):
         with suppress(InputError):  # it is not here
             leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"], unit))
-    return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed])
+    return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed], sweep.reference, margin)
 
 
 def build_table(
@@ -63,14 +67,24 @@ def build_table(
     base: Config | None = None,
     paper: PublishedTable | None = None,
     added: Sequence[str] = (),
+    reference: int | None = None,
+    margin: float | None = None,
 ) -> Table:
     """The table of at least one row. Differences are to `base`, if that is among the rows.
 
-    paper: the printed table that stands beside it. added: further sentences for its notes.
+    paper: the printed table that stands beside it. added: further sentences for its notes. reference: the row that
+    differences are to in place of base. margin: within which a difference counts as none.
     """
-    table_rows = make_table_rows(rows, base, paper)
-    columns = _columns(table_rows, paper)
-    return Table(columns, table_notes(table_rows, base, paper, added), table_rows, summary(table_rows))
+    table_rows = make_table_rows(rows, base, paper, reference)
+    columns = _columns(table_rows, paper, margin)
+    if margin is not None:
+        added = [*added, margin_note(margin, table_rows)]
+    return Table(
+        columns,
+        table_notes(table_rows, base, paper, added),
+        table_rows,
+        summary(table_rows, "base" if reference is None else rows[reference].name) or no_differences(table_rows),
+    )
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
@@ -97,7 +111,7 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
 
 
-def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]:
+def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float | None = None) -> list[Column]:
     """All columns of a table; those without a heading are for programs alone."""
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
     metrics = dict.fromkeys(["val/ppl", f"val/{measure.name}"])
@@ -155,10 +169,17 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None) -> list[Column]
             columns += mean_of(f"test {name}", f"test/{key}", rank=7)
     if paper and any(row.flops for row in paper.rows):
         columns.append(measured("FLOPs", cells.flops, "flops", "Of the matrix products of a training."))
+    verdicts = []
+    if margin is not None:
+        meaning = f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < {ALPHA:g}."
+        key = f"{difference}.within.{margin:g}"
+        texts = [cells.verdict(margin, row) for row in rows]
+        verdicts = [Column(f"within {margin:g}", texts, key, texts, meaning, page=4)]
     if compares:
         columns += [
             column(f"Δ {title}", cells.score_difference, difference, f"{title} minus base's. {star}", page=2),
             column("Δ 95 %", cells.difference_interval, f"{difference}.low", together, 13, page=2, below=True),
+            *verdicts,
             column("p", cells.p_value, f"{difference}.p", chance, 12, page=3),
             column("detectable Δ", cells.detectable, f"{difference}.detectable", power, 6),
         ]
@@ -208,7 +229,7 @@ def _values(row: TableRow, keys: list[str], metrics: list[str], paper: Published
     return record | {
         "paper/ppl": published and published.ppl,
         printed_score: published and published.score,
-        f"paper/{score}.difference": published and paper and paper.difference(published),
+        f"paper/{score}.difference": paper and paper.difference(published, row.printed_base),
         "paper/params": published and published.weights,
         "paper/flops": published and published.flops,
     }

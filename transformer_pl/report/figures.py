@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from transformer_pl.plan.plan import PlannedTrial
-from transformer_pl.report.cells import significance_mark
+from transformer_pl.report.cells import ScoredRow, significance_mark
 from transformer_pl.report.render import Table
 from transformer_pl.report.rows import TableRow
 from transformer_pl.trials.trial import Trial
@@ -87,7 +87,7 @@ def _perplexities(trial: Trial) -> dict[int, float]:
     return {line["step"]: line["val/ppl"] for line in lines}
 
 
-def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing | None:
+def forest(rows: Sequence[ScoredRow], printed: Sequence[float | None]) -> Drawing | None:
     """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
     known = [
         (break_name(row.title), value, row.score.difference.interval(), row.score, of_paper)
@@ -100,7 +100,7 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
     axes = figure.subplots()
-    centres, measure = heights.cumsum() - heights / 2, rows[0].results.measure.title
+    centres, measure = heights.cumsum() - heights / 2, rows[0].measure.title
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
     faces = [COLOURS[1] if significance_mark(score) else "white" for score in scores]
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
@@ -111,7 +111,8 @@ def forest(rows: Sequence[TableRow], printed: Sequence[float | None]) -> Drawing
         shown = np.array([*usual, *values, *filter(None, of_paper)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
     marks = "filled: p < 0.05" + ("; cross: paper" if any(value is not None for value in of_paper) else "")
-    axes.set_xlabel(f"{measure}, difference from base, 95 % interval ({marks})", fontsize=8)
+    base = next((row.title for row in rows if row.is_base), "base").removesuffix(" (reference)")
+    axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)

@@ -1,15 +1,26 @@
 """The notes under a table: at most four, of what a reader must know to believe it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
-from transformer_pl.report.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, significance_mark, unmeasured
+from transformer_pl.report.cells import (
+    EXEMPT,
+    SIGNIFICANT,
+    UNCONVERGED,
+    ScoredRow,
+    Shown,
+    digits,
+    significance_mark,
+    unmeasured,
+    verdict,
+)
 from transformer_pl.report.published import PublishedTable
 from transformer_pl.report.rows import ALPHA, FEWEST_SENTENCES, LEARNED, TableRow, dataset_keys
 from transformer_pl.report.statistics import POWER, Estimate, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.task import Measure, task_of
+from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.result import exemptions
 
@@ -17,21 +28,21 @@ FEWEST_ORDERED = 8  # rows beside the paper's, of which the table says how far t
 LEGEND = "What the columns mean: report.html (--format html)."
 
 
-def summary(rows: Sequence[TableRow]) -> str:
-    """What the table shows: the rows that differ from base, and what the others could have shown."""
+def summary(rows: Sequence[ScoredRow], base: str = "base") -> str:
+    """What the table shows: the rows that differ from base, and what the others could have shown. base: its name."""
     tested = [(row.title, row.score, row.score.difference) for row in rows if row.score and row.score.difference]
     if not tested:
-        return _no_differences(rows)
-    measure = rows[0].results.measure
+        return ""
+    measure = rows[0].measure
     title = measure.title
-    seeds = {len(row.results.done) for row in rows if row.is_base or (row.score and row.score.difference)}
+    seeds = {len(row.scores) for row in rows if row.is_base or (row.score and row.score.difference)}
     found = [(name, difference) for name, score, difference in tested if significance_mark(score)]
     undecided = [(name, score, difference) for name, score, difference in tested if not significance_mark(score)]
     sentences = []
     if found:
         found.sort(key=lambda row: row[1].value)
         first, *others = [_difference_in_words(difference, measure) for _, difference in found]
-        clauses = [f"{found[0][0]} is {first[0]} {title} {first[1]} than base (95 %: {first[2]})"]
+        clauses = [f"{found[0][0]} is {first[0]} {title} {first[1]} than {base} (95 %: {first[2]})"]
         clauses += [
             f"{name} {size} {how} ({ends})" for (name, _), (size, how, ends) in zip(found[1:], others, strict=True)
         ]
@@ -42,13 +53,23 @@ def summary(rows: Sequence[TableRow]) -> str:
         which = f"{undecided[0][0]} cannot" if len(undecided) == 1 else which
         with_seeds = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else counted(max(seeds), "seed")
         power = "" if seeds == {1} else f"; {_power_in_words(undecided, measure)}"
-        sentences.append(f"{which} be told apart from base in {title} with {with_seeds}{power}.")
+        sentences.append(f"{which} be told apart from {base} in {title} with {with_seeds}{power}.")
     if seeds == {1}:
         sentences.append("One seed says nothing of other seeds.")
     return " ".join(sentences)
 
 
-def _difference_in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
+def margin_note(margin: float, rows: Sequence[ScoredRow]) -> str:
+    """How many rows are equal to base within a margin, better, worse or undecided."""
+    counts = Counter(verdict(margin, row).removesuffix(SIGNIFICANT) for row in rows)
+    found = [f"{counts[kind]} {kind}" for kind in ("equal", "better", "worse", "undecided") if counts[kind]]
+    within = f"Within a margin of {margin:g} {rows[0].measure.title}"
+    if not found:
+        return f"{within} nothing can be said: this takes several seeds."
+    return f"{within}, which must have been chosen before the results were seen: {', '.join(found)}."
+
+
+def _difference_in_words(difference: Estimate, measure: Shown) -> tuple[str, str, str]:
     """Its size, its direction, and its interval."""
     form = f".{digits(difference, measure)}f"
     low, high = sorted(abs(end) for end in difference.interval())
@@ -59,7 +80,7 @@ def _difference_in_words(difference: Estimate, measure: Measure) -> tuple[str, s
     )
 
 
-def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]], measure: Measure) -> str:
+def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]], measure: Shown) -> str:
     """Which difference would have been found in rows, given by title. An outlier may have found far less."""
     usual = [difference.detectable for _, score, difference in undecided if not score.is_outlier]
     usual = usual or [difference.detectable for _, _, difference in undecided]
@@ -106,7 +127,7 @@ def table_notes(
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
     notes = (
         (_training_note(rows, base or rows[0].results.config, paper), order),
-        (_significance_note(rows), exempt, LEGEND),
+        (significance_note(rows, _units(rows)), exempt, LEGEND),
         (_convergence_note(rows),),
         (_gaps_note(rows), _stopped_note(rows), _watching_note(rows), *added),
     )
@@ -157,7 +178,7 @@ def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
         (ours, printed)
         for row in rows
         if row.published and (ours := row.difference()) is not None
-        if (printed := paper.difference(row.published)) is not None
+        if (printed := paper.difference(row.published, row.printed_base)) is not None
     ]
     if len(known) < FEWEST_ORDERED or min(len(set(values)) for values in zip(*known, strict=True)) == 1:
         return ""
@@ -184,10 +205,10 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
     return note.rstrip()
 
 
-def _significance_note(rows: Sequence[TableRow]) -> str:
-    """What the mark, the p-values and the intervals are of."""
+def significance_note(rows: Sequence[ScoredRow], units: str = "") -> str:
+    """What the mark, the p-values and the intervals are of. units: what a set consists of; empty: not known."""
     compared = [row.score for row in rows if row.score]
-    seeds = sorted({len(row.results.done) for row in rows if row.results.done})
+    seeds = sorted({len(row.scores) for row in rows if row.scores})
     if not seeds:
         return ""
     several = " or ".join(str(n) for n in seeds if n > 1)
@@ -197,7 +218,8 @@ def _significance_note(rows: Sequence[TableRow]) -> str:
     if tested := sum(comparison.p_value is not None for comparison in compared):
         note += f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
     if compared:
-        note += f"Intervals cover the variation over {_units(rows)}{' and seeds' if several else ''}. "
+        over = " and ".join(filter(None, (units, "seeds" if several else "")))
+        note += f"Intervals cover the variation over {over}{'' if units else ', and nothing else'}. "
     if shared := sum(comparison.shares_weights for comparison in compared):
         note += f"{counted(shared, 'row')} {'share' if shared > 1 else 'shares'} the trained weights of base: "
         note += f"{'they are' if shared > 1 else 'it is'} compared with it within each seed. "
@@ -212,7 +234,7 @@ def _units(rows: Sequence[TableRow]) -> str:
     return "sentences" if task.has_source else f"{task.unit}s"
 
 
-def _no_differences(rows: Sequence[TableRow]) -> str:
+def no_differences(rows: Sequence[TableRow]) -> str:
     """Why no row is compared with base."""
     results, base = [row.results for row in rows], next((row.results for row in rows if row.is_base), None)
     if len(rows) == 1 or not any(row.done for row in results if row is not base) or (base and base.has_learned):

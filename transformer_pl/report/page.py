@@ -4,21 +4,20 @@ import base64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from jinja2 import Environment, PackageLoader
 
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.figures import Drawing, draw_sweep_plots, save
-from transformer_pl.report.render import Column, Table
+from transformer_pl.report.figures import Drawing, draw_sweep_plots
+from transformer_pl.report.html import write_html
+from transformer_pl.report.render import Table
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, beginning, trained_model
@@ -29,8 +28,6 @@ TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language, with EOS or BOS
 LOG_LINES = 40  # of each trial
-# Colours of the figures that follow the page's light or dark scheme.
-SCHEME_COLOURS = {"#000000": "ink", "#ffffff": "paper", "#999999": "faint", "#cccccc": "line"}
 
 
 def write_page(
@@ -53,53 +50,18 @@ def write_page(
         }
         shown = [first[row] for row in sorted(first)]
     shown = sorted(shown, key=lambda planned_trial: not same_row(planned_trial.config, sweep.base))
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    loader = PackageLoader("transformer_pl", "report/templates")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
-    page = environment.get_template("page.html").render(
-        sweep=sweep,
-        scale=Path(sweep.scale).stem,
-        table=table,
-        columns=page_columns(table),
+    write_html(
+        folder,
+        f"{sweep.name} at scale {Path(sweep.scale).stem}",
+        table,
+        drawings,
         command=read_plan(folder).get("command"),
         duration=format_duration,
-        figures=[
-            (name, drawing, _inline_svg(save(drawing.figure, folder / "figures" / name)))
-            for name, drawing in drawings.items()
-        ],
         translations=_translations(sweep, shown),
         attention={"sentences": _attention(sweep, shown)},
         task=task_of(sweep.base.data),
         trials=[_trial(sweep, planned_trial) for planned_trial in planned],
     )
-    write_atomically(folder / "report.html", page)
-    write_atomically(folder / "table.md", table.markdown())
-
-
-class PageColumn(NamedTuple):
-    """A column of the page's table."""
-
-    column: Column
-    below: Column | None  # its cells stand in small print below those of the column
-    folded: bool  # shown only on demand
-
-
-def page_columns(table: Table) -> list[PageColumn]:
-    """The columns for the page, by their places on it; those without one come last."""
-    intervals = {column.page: column for column in table.columns if column.below}
-    columns = [column for column in table.columns if not column.below]
-    columns.sort(key=lambda column: (column.page is None, column.page or 0))
-    return [PageColumn(column, intervals.get(column.page), column.page is None) for column in columns]
-
-
-def _inline_svg(path: Path) -> str:
-    """The svg element of a file, without the XML declaration before it, in the colours of the page's scheme."""
-    text = path.read_text(encoding="utf-8")
-    element = text[text.index("<svg") :]
-    for colour, of_scheme in SCHEME_COLOURS.items():
-        element = element.replace(colour, f"var(--{of_scheme})")
-    return element
 
 
 def _trial(sweep: Sweep, planned_trial: PlannedTrial) -> dict[str, Any]:

@@ -62,10 +62,21 @@ class PublishedTable(Section):
                 shown[place] = row
         return [shown.get(place) for place in range(len(configs))]
 
-    def difference(self, row: PublishedRow) -> float | None:
+    @property
+    def base(self) -> PublishedRow | None:
+        """The row that its differences are to."""
+        return next((row for row in self.rows if row.label == "base"), None)
+
+    def difference(self, row: PublishedRow | None, base: PublishedRow | None) -> float | None:
         """The row's score minus base's on the validation set; None for base itself and where one is not printed."""
-        base = next((row for row in self.rows if row.label == "base"), row)
-        if self.split == "test" or row is base or row.score is None or base.score is None:
+        if (
+            row is None
+            or base is None
+            or row is base
+            or self.split == "test"
+            or row.score is None
+            or base.score is None
+        ):
             return None
         return round(row.score - base.score, 2)
 

@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
@@ -15,9 +15,6 @@ from rich.text import Text
 
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.trials.records import finite_or_none
-
-if TYPE_CHECKING:
-    from transformer_pl.report.rows import TableRow
 
 NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones take several lines
 
@@ -44,7 +41,7 @@ class Table(NamedTuple):
 
     all_columns: Sequence[Column]  # also those that are empty
     notes: Sequence[str] = ()
-    rows: "Sequence[TableRow]" = ()  # what all this is made from; empty for the table of a search
+    rows: Sequence[Any] = ()  # what all this is made from; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
 
     @classmethod

@@ -98,18 +98,37 @@ class TableRow:
     base: RowResults | None  # what differences are to; None where there is no base that has learned
     score: RowComparison | None
     loss: RowComparison | None
+    printed_base: PublishedRow | None = None  # what the paper's differences are to
+    is_reference: bool = False  # whether `is_base` is so because --base names it
+
+    @property
+    def measure(self) -> Measure:
+        """The score that rows are compared by."""
+        return self.results.measure
+
+    @property
+    def scores(self) -> list[float]:
+        """The score on the validation set, one value per finished seed."""
+        return self.results.scores
+
+    @property
+    def still_falls(self) -> bool:
+        """Whether it is known that the row had not converged."""
+        return self.results.still_falls
 
     @property
     def label(self) -> str:
-        """The paper's label as the paper prints it, such as (A). The row that differences are to is always `base`."""
+        """The paper's label as the paper prints it, such as (A). Base is always `base`."""
         label = self.published.label if self.published else ""
         printed = f"({label})" if len(label) == 1 else label
-        return f"base {printed}".strip() if self.is_base and label != "base" else printed
+        return f"base {printed}".strip() if self.is_base and not self.is_reference and label != "base" else printed
 
     @property
     def title(self) -> str:
         """The name of the row, after a letter of the paper's table: `(A) h=4`. A word of the paper stands alone."""
         label = self.label
+        if self.is_reference:
+            return f"{label if label[:1] == '(' else ''} {self.results.name} (reference)".strip()
         return label if self.is_base or (label and label[0] != "(") else f"{label} {self.results.name}".strip()
 
     def difference(self, metric: str | None = None) -> float | None:
@@ -145,13 +164,16 @@ def read_row(config: Config, trials: Sequence[Trial], name: str = "") -> RowResu
     return RowResults(config, results, [trial.state() for trial in trials], sentences, endings, machines, name)
 
 
-def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None) -> list[TableRow]:
+def make_table_rows(
+    rows: Sequence[RowResults], base: Config | None, paper: PublishedTable | None, reference: int | None = None
+) -> list[TableRow]:
     """Compare every row with base and find it in the paper's table; the arguments are those of `build_table`."""
     configs = [row.config for row in rows]
-    are_base = [base is not None and same_row(config, base) for config in configs]
+    compared = base if reference is None else configs[reference]
+    are_base = [compared is not None and same_row(config, compared) for config in configs]
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
-    same_dataset = [dataset_keys(config) == dataset_keys(base) for config in configs] if base else []
+    same_dataset = [dataset_keys(config) == dataset_keys(compared) for config in configs] if compared else []
     weights = [[result.weights_id for result in row.done] for row in rows]
     enough = [row.sentences is not None and row.sentences.shape[1] >= FEWEST_SENTENCES for row in rows]
     sentences = [row.sentences if is_enough else None for row, is_enough in zip(rows, enough, strict=True)]
@@ -160,8 +182,19 @@ def make_table_rows(rows: Sequence[RowResults], base: Config | None, paper: Publ
         for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
     )
     published = paper.find_all(configs, base) if paper else [None] * len(rows)
+    printed_base = published[reference] if reference is not None else (paper.base if paper else None)
     return [
-        TableRow(row, row_settings(row.config), printed, is_base, base_row, score, loss)
+        TableRow(
+            row,
+            row_settings(row.config),
+            printed,
+            is_base,
+            base_row,
+            score,
+            loss,
+            printed_base,
+            is_base and reference is not None,
+        )
         for row, printed, is_base, score, loss in zip(rows, published, are_base, scores, losses, strict=True)
     ]
 

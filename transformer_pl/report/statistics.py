@@ -244,11 +244,31 @@ def compare_rows(
     samples = [_finite_sample(row, metric) for row in rows]
     if weights:
         samples = [row and row._replace(weights=ids) for row, ids in zip(samples, weights, strict=True)]
+    return compare_samples(samples, base, metric.lowest, metric.highest, same_dataset)
+
+
+def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
+    """A row of which the scores of its seeds alone are known. None of fewer than two seeds."""
+    values = np.array(scores, float)
+    return Sample(values, np.stack([values, values], 1)) if len(values) > 1 else None
+
+
+def compare_samples(
+    samples: Sequence[Sample | None],
+    base: int | None,
+    lowest: float = -math.inf,
+    highest: float = math.inf,
+    same_dataset: Sequence[bool] = (),
+) -> list[RowComparison | None]:
+    """Compare every row with the one at index `base`, as `compare_rows` does. None for a row that is None.
+
+    lowest, highest: of all values that the score can have.
+    """
     of_base = None if base is None else samples[base]
     shared = [bool(row and of_base and row is not of_base and shares_weights(row, of_base)) for row in samples]
     prior = seed_prior([row for row, is_shared in zip(samples, shared, strict=True) if row and not is_shared])
-    most = metric.highest - metric.lowest
-    means = [row and estimate(row, prior)._replace(lowest=metric.lowest, highest=metric.highest) for row in samples]
+    most = highest - lowest
+    means = [row and estimate(row, prior)._replace(lowest=lowest, highest=highest) for row in samples]
     tested = {
         i: row
         for i, row in enumerate(samples)

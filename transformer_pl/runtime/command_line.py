@@ -140,5 +140,5 @@ def add_runs_option(group: OptionGroup | CommandParser) -> None:
 def refuse_options(options: object, flags: Sequence[str], why: str) -> None:
     """Raise an InputError for the first of these options that was given."""
     for flag in flags:
-        if getattr(options, flag) not in (None, False, [], ()):
+        if getattr(options, flag) not in (None, False, [], (), {}):
             raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")

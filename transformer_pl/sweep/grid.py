@@ -30,7 +30,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
-    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
+    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content).compared_with(options.base)
     command = GridCommand(options, sweep_folder(sweep, options), console)
     retuning = None
     if options.retune:

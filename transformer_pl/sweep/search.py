@@ -33,7 +33,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = studies.search_from_options(options.file, content, options)
-    grids = ["paper", "rerun"]
+    grids = ["base", "paper", "rerun"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     pruner, sampler_of = studies.pruner(search, options.pruner), partial(studies.sampler, search, options.sampler)
     studies.check_drawing(search, sampler_of(0), pruner)

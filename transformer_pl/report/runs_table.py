@@ -1,0 +1,304 @@
+"""The table of anyone's runs: a CSV file with a line for each run, such as an export of W&B, MLflow or a spreadsheet.
+
+A row of the table is what its runs share in some columns of the file. Its runs are a sample of seeds; nothing is known
+of the sentences that they were evaluated on.
+"""
+
+import csv
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_pl.report import cells
+from transformer_pl.report.notes import margin_note, significance_note, summary
+from transformer_pl.report.render import Column, Table
+from transformer_pl.report.statistics import RowComparison, compare_samples, sample_of_seeds
+from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.terminal import counted
+
+BASES = ("base", "baseline")  # rows that are the base where none is named
+MOST_ROWS = 500  # more are hardly rows: each run has a value of its own
+SHOWN = 5  # names of missing runs in a note
+MISSING = ("", "nan", "none", "null", "n/a", "na", "-", "inf", "-inf", "+inf", "infinity", "-infinity")
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")  # 0,5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsOptions:
+    """What the columns of a file mean."""
+
+    row: tuple[str, ...]  # runs with the same values in these columns are a row
+    metric: tuple[str, ...]
+    seed: str | None = None
+    base: str | None = None  # the name of a row; None: one of BASES
+    lower_is_better: bool = False
+    margin: Mapping[str, float] = field(default_factory=dict)  # by metric: within it a difference counts as none
+
+
+class Run(NamedTuple):
+    line: int  # of the file
+    row: str
+    seed: str
+    values: dict[str, float | None]  # by metric; None where it is missing
+
+
+class RunsMetric(NamedTuple):
+    """A metric, as cells show it."""
+
+    title: str
+    digits: int
+    lower_is_better: bool
+
+
+@dataclass(frozen=True)
+class RunsRow:
+    """What a table states about a row, in one metric."""
+
+    title: str
+    measure: RunsMetric
+    scores: Sequence[float]
+    is_base: bool
+    score: RowComparison | None
+    of_base: Sequence[float]
+    still_falls: bool = False  # not known
+
+    def difference(self) -> float | None:
+        if self.is_base or not self.scores or not self.of_base:
+            return None
+        return statistics.fmean(self.scores) - statistics.fmean(self.of_base)
+
+
+def runs_table(path: Path, options: RunsOptions) -> Table:
+    """The table of the runs in a file. Raises an InputError for a file, or options, that make none."""
+    runs = read_runs(path, options)
+    by_row: dict[str, list[Run]] = {}
+    for run in runs:
+        by_row.setdefault(run.row, []).append(run)
+    if len(by_row) > MOST_ROWS:
+        rule = f"must make at most {MOST_ROWS} rows, but make {len(by_row):,}"
+        raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
+    base = _base(by_row, options)
+    names = sorted(by_row, key=lambda name: name != base)  # base first; the others in the order of the file
+    columns = [Column(key="name", values=names), Column("row", names, meaning="Its runs share this; base comes first.")]
+    tables = [_rows_of(metric, names, by_row, base, options) for metric in options.metric]
+    for metric, rows in zip(options.metric, tables, strict=True):
+        columns += _columns(metric, rows, by_row, options)
+    notes = [significance_note(tables[0])]
+    if len(tables) > 1:
+        notes.append("Each metric has a test of its own: p is corrected for the rows, not for the metrics.")
+    notes += [note for metric in options.metric if (note := _missing(metric, runs))]
+    margins = [(options.margin.get(metric), rows) for metric, rows in zip(options.metric, tables, strict=True)]
+    notes += [margin_note(margin, rows) for margin, rows in margins if margin is not None]
+    if base is None and len(names) > 1:
+        notes.append("There are no differences, because no row is the base: name one with --base.")
+    called = "base" if base is None or base.lower() in BASES else f"base ({base})"
+    said = " ".join(filter(None, (summary(rows, called) for rows in tables)))
+    return Table(columns, notes, tables[0], said)
+
+
+def read_runs(path: Path, options: RunsOptions) -> list[Run]:
+    """Read the runs of a file. Raises an InputError for what cannot be read, and for a run that stands there twice."""
+    header, lines, delimiter = _read_lines(path)
+    wanted = [*options.row, *options.metric, *([options.seed] if options.seed else [])]
+    if unknown := [name for name in dict.fromkeys(wanted) if name not in header]:
+        raise InputError(*(f"{path}: has no column {shown(name)}{suggestion(name, header)}" for name in unknown))
+    texts = {name: [cells[header.index(name)].strip() for _, cells in lines] for name in wanted}
+    values = {
+        name: _numbers(path, name, texts[name], [line for line, _ in lines], delimiter) for name in options.metric
+    }
+    runs = []
+    for place, (line, _) in enumerate(lines):
+        parts = [(name, texts[name][place]) for name in options.row]
+        row = parts[0][1] if len(parts) == 1 else " ".join(f"{name}={value}" for name, value in parts)
+        seed = texts[options.seed][place] if options.seed else ""
+        runs.append(Run(line, row or "(empty)", seed, {name: values[name][place] for name in options.metric}))
+    if options.seed:
+        first: dict[tuple[str, str], int] = {}
+        for run in runs:
+            if (earlier := first.setdefault((run.row, run.seed), run.line)) != run.line:
+                rule = f"lines {earlier} and {run.line} must differ in row or seed, but both are"
+                raise InputError(
+                    f"{path}: {rule} {shown(run.row)} with {options.seed} {shown(run.seed)}; leave one out"
+                )
+    return runs
+
+
+def _read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
+    """The heading, the other lines with their numbers, and what stands between cells."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: must be a CSV file in UTF-8 that can be read, but: {error}; fix it") from None
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
+    lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
+    if len(lines) < 2:
+        raise InputError(
+            f"{path}: must have a line of headings and a line for each run, but has {len(lines)}; export it"
+        )
+    header = [cell.strip() for cell in lines[0][1]]
+    for line, cells_ in lines[1:]:
+        if len(cells_) != len(header):
+            rule = f"must have {len(header)} cells as the headings, but has {len(cells_)}"
+            raise InputError(f"{path} line {line}: {rule}; put text with {shown(delimiter)} in it into quotes")
+    return header, lines[1:], delimiter
+
+
+def _numbers(path: Path, name: str, texts: Sequence[str], lines: Sequence[int], delimiter: str) -> list[float | None]:
+    """The numbers of a column; None where one is missing. Raises an InputError for what is no number.
+
+    A comma is that of decimals where cells are not divided by commas, or some cell cannot be a number otherwise.
+    """
+    with_comma = [text for text in texts if "," in text]
+    is_decimal = bool(with_comma) and all(map(DECIMAL_COMMA.fullmatch, with_comma))
+    is_decimal &= delimiter != "," or not all(map(THOUSANDS.fullmatch, with_comma))
+    numbers: list[float | None] = []
+    for text, line in zip(texts, lines, strict=True):
+        if text.lower() in MISSING:
+            numbers.append(None)
+            continue
+        plain = text.replace(",", ".") if is_decimal else text
+        plain = plain.replace(",", "") if THOUSANDS.fullmatch(plain) else plain
+        try:
+            numbers.append(float(plain))
+        except ValueError:
+            raise InputError(
+                f"{path} line {line}: {name} = {shown(text)}: must be a number; leave it empty where there is none"
+            ) from None
+    if not any(number is not None for number in numbers):
+        raise InputError(f"{path}: {name}: must have numbers, but has none in {counted(len(lines), 'run')}")
+    return numbers
+
+
+def _base(by_row: dict[str, list[Run]], options: RunsOptions) -> str | None:
+    if options.base is None:
+        return next((name for name in by_row if name.lower() in BASES), None)
+    if options.base not in by_row:
+        raise InputError(f"--base {shown(options.base)}: is no row{suggestion(options.base, by_row)}")
+    return options.base
+
+
+def _rows_of(
+    metric: str, names: Sequence[str], by_row: dict[str, list[Run]], base: str | None, options: RunsOptions
+) -> list[RunsRow]:
+    """The rows in one metric, compared with base."""
+    scores = {name: [value for run in by_row[name] if (value := run.values[metric]) is not None] for name in names}
+    comparisons = compare_samples(
+        [sample_of_seeds(scores[name]) for name in names], None if base is None else names.index(base)
+    )
+    spreads = [spread for values in scores.values() if len(values) > 1 if (spread := statistics.stdev(values))]
+    digits = min(6, max(0, 1 - math.floor(math.log10(statistics.median(spreads))))) if spreads else 3
+    measure = RunsMetric(metric, digits, options.lower_is_better)
+    return [
+        RunsRow(name, measure, scores[name], name == base, comparison, scores[base] if base is not None else [])
+        for name, comparison in zip(names, comparisons, strict=True)
+    ]
+
+
+def _columns(metric: str, rows: Sequence[RunsRow], by_row: dict[str, list[Run]], options: RunsOptions) -> list[Column]:
+    """The columns of one metric. Their keys are those of a sweep's table."""
+    runs = [f"{len(row.scores)}" + _of(len(by_row[row.title]), len(row.scores)) for row in rows]
+    means = [statistics.fmean(row.scores) if row.scores else None for row in rows]
+    spreads = [statistics.stdev(row.scores) if len(row.scores) > 1 else None for row in rows]
+    found = [row.score for row in rows]
+    differences = [one and one.difference for one in found]
+    intervals = [one.row_mean.interval() if one else (None, None) for one in found]
+    ends = [one.interval() if one else (None, None) for one in differences]
+    only = len(options.metric) == 1
+    better = "Lower is better." if options.lower_is_better else "Higher is better."
+
+    def name(heading: str) -> str:
+        return heading if only else f"{heading} of {metric}"
+
+    columns = [
+        Column(
+            metric, [*map(cells.score, rows)], f"{metric}.mean", means, f"Mean ± standard deviation. {better}", page=1
+        ),
+        Column(
+            f"{metric} 95 %",
+            [*map(cells.row_interval, rows)],
+            f"{metric}.low",
+            [low for low, _ in intervals],
+            "For this row alone.",
+            9,
+            1,
+            True,
+        ),
+        Column(
+            f"Δ {metric}",
+            [*map(cells.score_difference, rows)],
+            f"{metric}.difference",
+            [row.difference() for row in rows],
+            "The mean minus base's; *: p < 0.05.",
+            page=2,
+        ),
+        Column(
+            name("Δ 95 %"),
+            [*map(cells.difference_interval, rows)],
+            f"{metric}.difference.low",
+            [low for low, _ in ends],
+            "Simultaneous: in 95 % of tables all contain the true differences.",
+            8,
+            2,
+            True,
+        ),
+        Column(
+            name("p"),
+            [*map(cells.p_value, rows)],
+            f"{metric}.difference.p",
+            [one and one.p_value for one in found],
+            "Corrected for the tested rows.",
+            7,
+            3,
+        ),
+        Column(
+            name("detectable Δ"),
+            [*map(cells.detectable, rows)],
+            f"{metric}.difference.detectable",
+            [one and one.detectable for one in differences],
+            "The true difference that these runs find in 80 % of cases.",
+            5,
+        ),
+        Column(
+            name("runs"),
+            runs,
+            f"{metric}.n",
+            [len(row.scores) for row in rows],
+            "Runs with a number; 2/3: two of three.",
+            6,
+            6,
+        ),
+    ]
+    if (margin := options.margin.get(metric)) is not None:
+        texts = [cells.verdict(margin, row) for row in rows]
+        meaning = f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < 0.05."
+        columns.insert(
+            4, Column(name(f"within {margin:g}"), texts, f"{metric}.within.{margin:g}", texts, meaning, page=4)
+        )
+    if not any(row.is_base for row in rows):  # nothing to differ from
+        columns = [*columns[:2], columns[-1]]
+    values = {
+        f"{metric}.sd": spreads,
+        f"{metric}.high": [high for _, high in intervals],
+        f"{metric}.difference.high": [high for _, high in ends],
+    }
+    return columns + [Column(key=key, values=column) for key, column in values.items()]
+
+
+def _of(total: int, count: int) -> str:
+    return f"/{total}" if total != count else ""
+
+
+def _missing(metric: str, runs: Sequence[Run]) -> str:
+    """Which runs have no number."""
+    missing = [f"{run.row} (line {run.line})" for run in runs if run.values[metric] is None]
+    if not missing:
+        return ""
+    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+    return f"{counted(len(missing), 'run')} without {metric}: {', '.join(missing[:SHOWN])}{more}."
