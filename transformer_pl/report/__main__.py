@@ -38,9 +38,17 @@ class ReportOptions(TableOptions):
     seed: str | None = None
     lower_is_better: bool = False
     margin: tuple[tuple[str, float], ...] = ()  # of metrics: within it a difference counts as none
+    pairs: bool = False  # every row against every other, in place of the usual table
+    factors: bool = False  # the effects of factors and their interactions, likewise
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.pairs and self.factors:
+            raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
+        if self.pairs or self.factors:
+            refuse_options(self, ["trials"], "is for the usual table, and not for --pairs or --factors")
+            if self.format == "html":
+                raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         of_runs = ("row", "metric", "seed", "lower_is_better")
         if not any(map(_is_of_runs, self.files)):
             refuse_options(self, of_runs, "is for a CSV file of runs (.csv or .tsv), which is not given")
@@ -51,7 +59,7 @@ class ReportOptions(TableOptions):
         if needed:
             how = "--row COLUMN and --metric COLUMN say what its columns mean"
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
-        of_sweeps = ("scale", "set", "seeds", "retune", "storage", "trials")
+        of_sweeps = ("factors", "scale", "set", "seeds", "retune", "storage", "trials")
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
@@ -100,6 +108,12 @@ def _of_runs(options: ReportOptions) -> Table | Path:
     file = options.files[0]
     given = {name: getattr(options, name) for name in ("row", "metric", "seed", "base", "lower_is_better")}
     table = runs_table(file, RunsOptions(**given, margin=_margins(options, options.metric)))
+    if options.pairs:
+        from transformer_pl.report.contrast_tables import compared_runs, pairs_table
+
+        if len(options.metric) > 1:
+            raise InputError(f"--metric {','.join(options.metric)}: --pairs compares one metric; give one")
+        return pairs_table(compared_runs(table.rows), options.format in ("csv", "json"))
     if options.format != "html":
         return table
     from transformer_pl.report.figures import forest  # matplotlib takes a second
@@ -146,6 +160,10 @@ def read_options(argv: list[str]) -> ReportOptions:
     table.add_argument("--format", choices=formats, default="terminal", help=page)
     trials = "for --format csv or json: a line for each trial, not for each row"
     table.add_argument("--trials", action="store_true", help=trials)
+    pairs = "every row against every other, with one correction, in place of the usual table"
+    table.add_argument("--pairs", action="store_true", help=pairs)
+    factors = "the effects of two or three factors whose combinations are the rows, and their interactions, likewise"
+    table.add_argument("--factors", action="store_true", help=factors)
     margin = "also say which rows are equal to base within this margin, chosen before the results are seen"
     table.add_argument("--margin", type=_margin, action="append", metavar="METRIC=X", help=margin)
     runs = parser.add_argument_group("of a CSV file with a line for each run, whatever has trained it")
@@ -204,13 +222,28 @@ def make_report(file: Path, options: ReportOptions) -> tuple[str, Table | Path]:
         sweep, planned = _grid(file, content, options)
         folder = sweep_folder(sweep, options)
         measure = task_of(sweep.base.data).measure.name
-        table = table_of(sweep, planned, options.paper, folder, _margins(options, [measure]).get(measure))
+        margin = _margins(options, [measure]).get(measure)
+        if options.pairs or options.factors:
+            table = _contrasts(sweep, planned, options, margin)
+        else:
+            table = table_of(sweep, planned, options.paper, folder, margin)
         if page:
             from transformer_pl.report.page import write_page
 
             check_writable(folder)
             write_page(sweep, planned, table, folder)
     return f"{sweep.name} at scale {Path(sweep.scale).stem}", folder / "report.html" if page else table
+
+
+def _contrasts(sweep: Sweep, planned: list[PlannedTrial], options: ReportOptions, margin: float | None) -> Table:
+    """The table of --pairs or --factors."""
+    from transformer_pl.report.columns import row_results
+    from transformer_pl.report.contrast_tables import compared_rows, factors_table, pairs_table
+
+    rows = row_results(sweep, planned)
+    if options.pairs:
+        return pairs_table(compared_rows(rows), options.format in ("csv", "json"))
+    return factors_table(rows, sweep.reference if sweep.reference is not None else sweep.base_row, margin)
 
 
 def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
@@ -264,7 +297,7 @@ def _search(file: Path, content: dict[str, Any], options: TableOptions, planned:
 
     refuse_options(
         options,
-        ["base", "paper", *(["margin"] if hasattr(options, "margin") else [])],
+        ["base", "paper", *(["margin", "pairs", "factors"] if isinstance(options, ReportOptions) else [])],
         f"is for the rows of a grid, but {file} searches",
     )
     search = search_from_options(file, content, options)

@@ -48,10 +48,7 @@ def table_of(
 
     folder: the sweep's, which knows what was planned when its training started.
     """
-    trials: list[list[Trial]] = [[] for _ in sweep.rows]
-    for planned_trial in planned:
-        trials[planned_trial.row].append(planned_trial.trial)
-    rows = [read_row(row.configs[0], seeds, row.name) for row, seeds in zip(sweep.rows, trials, strict=True)]
+    rows = row_results(sweep, planned)
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
     unit = task_of(sweep.base.data).unit
@@ -60,6 +57,14 @@ def table_of(
         with suppress(InputError):  # it is not here
             leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"], unit))
     return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed], sweep.reference, margin)
+
+
+def row_results(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[RowResults]:
+    """The results of each row of a sweep, as far as they are there."""
+    trials: list[list[Trial]] = [[] for _ in sweep.rows]
+    for planned_trial in planned:
+        trials[planned_trial.row].append(planned_trial.trial)
+    return [read_row(row.configs[0], seeds, row.name) for row, seeds in zip(sweep.rows, trials, strict=True)]
 
 
 def build_table(

@@ -25,7 +25,7 @@ MOST_ROWS = 500  # more are hardly rows: each run has a value of its own
 SHOWN = 5  # names of missing runs in a note
 MISSING = ("", "nan", "none", "null", "n/a", "na", "-", "inf", "-inf", "+inf", "infinity", "-infinity")
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+([eE][-+]?\d+)?")  # 0,5
+DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")  # 0,5 and 1.234,5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def _numbers(path: Path, name: str, texts: Sequence[str], lines: Sequence[int], 
         if text.lower() in MISSING:
             numbers.append(None)
             continue
-        plain = text.replace(",", ".") if is_decimal else text
+        plain = text.replace(".", "").replace(",", ".") if is_decimal and "," in text else text
         plain = plain.replace(",", "") if THOUSANDS.fullmatch(plain) else plain
         try:
             numbers.append(float(plain))

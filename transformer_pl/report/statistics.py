@@ -154,11 +154,11 @@ def shares_weights(row: Sample, base: Sample) -> bool:
     return bool(row.weights) and list(row.weights) == list(base.weights)
 
 
-def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -> Estimate:
+def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None) -> Estimate:
     """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
 
-        V_r = Var_s(theta_rs) / S_r                                     for each row, with S_r - 1 degrees of freedom,
-        V_b = Var_i(sum_r w_r mean_s y_rsi) / n - sum_r M_r / (S_r n)   once, with n - 1 degrees of freedom.
+        V_r = w_r^2 Var_s(theta_rs) / S_r   for each row, with S_r - 1 degrees of freedom, and once
+        V_b = Var_i(sum_r w_r mean_s y_rsi) / n - sum_r w_r^2 M_r / (S_r n)   with n - 1 degrees of freedom.
 
     V_r estimates sigma_a^2 / S_r + sigma_e^2 / (S_r n). The first term of V_b contains the interaction, too, which is
     subtracted by its mean square M_r (see `_interaction_mean_square`); V_b is zero where this is negative. The sum has
@@ -166,8 +166,8 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
 
         (V_b + sum_r V_r)^2 / (V_b^2 / (n - 1) + sum_r V_r^2 / (S_r - 1)).
 
-    With a prior each Var_s(theta_rs) is moderated, and the law is that of `moderation.upper_tail`. If any row has one
-    seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
+    With a prior each Var_s(theta_rs) is moderated, and the law of at most two rows is that of `moderation.upper_tail`.
+    If any row has one seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
     """
     value = float(sum(weight * row.scores.mean() for weight, row in weighted_rows))
     n = weighted_rows[0][1].pseudo.shape[1]
@@ -176,15 +176,22 @@ def _combine(weighted_rows: Sequence[tuple[int, Sample]], prior: Prior | None) -
     rows = [row for _, row in weighted_rows]
     if any(len(row.scores) == 1 for row in rows):
         return Estimate(value, (), by_sentences, n - 1)
-    interaction = sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
+    interaction = sum(
+        weight**2 * _interaction_mean_square(row.pseudo) / (len(row.scores) * n) for weight, row in weighted_rows
+    )
     by_sentences = max(0.0, by_sentences - interaction)
-    variances = [moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row) for row in rows]
-    parts = tuple(SeedVariance(s.variance / len(row.scores), s.freedom) for s, row in zip(variances, rows, strict=True))
-    if prior:
+    parts = tuple(_variance_of_mean(row, prior, weight) for weight, row in weighted_rows)
+    if prior and len(parts) <= 2:
         return Estimate(value, parts, by_sentences)
     variance = sum(part.variance for part in parts) + by_sentences
     squares = sum(part.variance**2 / part.freedom for part in parts) + by_sentences**2 / (n - 1)
     return Estimate(value, parts, by_sentences, variance**2 / squares if variance else math.inf)
+
+
+def _variance_of_mean(row: Sample, prior: Prior | None, weight: float = 1) -> SeedVariance:
+    """The variance by seeds of a row's mean score times a weight."""
+    own = moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
+    return SeedVariance(weight**2 * own.variance / len(row.scores), own.freedom)
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
@@ -241,10 +248,15 @@ def compare_rows(
     Rows that share the weights of base are compared with it within each seed. They tell nothing of how trainings
     spread that base does not tell, and leave the other rows' variances as they are.
     """
-    samples = [_finite_sample(row, metric) for row in rows]
+    samples = samples_of(rows, metric)
     if weights:
         samples = [row and row._replace(weights=ids) for row, ids in zip(samples, weights, strict=True)]
     return compare_samples(samples, base, metric.lowest, metric.highest, same_dataset)
+
+
+def samples_of(rows: Sequence[np.ndarray | None], metric: Metric) -> list[Sample | None]:
+    """The samples of rows, arrays (S, n, k + 2); None of a row that is None or has values that are not finite."""
+    return [_finite_sample(row, metric) for row in rows]
 
 
 def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
@@ -298,9 +310,40 @@ def correct(
     that ends at zero.
     """
     differences = [difference(row, base, prior) for row in rows]
+    return _stepped_down(differences, _levels_by_chance(rows, base, differences), most)
+
+
+def contrasts(
+    rows: Sequence[Sample], weights: np.ndarray, prior: Prior | None = None, most: float = math.inf
+) -> list[tuple[Estimate, float]]:
+    """Sums of the rows' scores with the weights (contrasts, rows), and their p-values, corrected as by `correct`.
+
+    The rows have several seeds each, and were measured on the same sentences. The errors of all rows are drawn jointly:
+    contrasts that share a row share its error.
+    """
+    estimates = [_combine([(w, row) for w, row in zip(line, rows, strict=True) if w], prior) for line in weights]
+    if all(len(estimate.parts) == 2 for estimate in estimates):  # few seeds in many pairs: Satterthwaite finds too much
+        estimates = [estimate._replace(degrees_of_freedom=None) for estimate in estimates]
+    rng = np.random.default_rng(1)
+    sentence_means = np.array([row.pseudo.mean(0) for row in rows])
+    covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
+    errors = rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd") @ weights.T
+    drawn = np.einsum("cr,rs,cs->c", weights, covariance, weights)  # the variance of these errors
+    by_sentences = np.array([estimate.variance_by_sentences for estimate in estimates])
+    errors *= np.sqrt(by_sentences / np.maximum(drawn, np.finfo(float).tiny))
+    variances, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
+    errors += (np.sqrt(variances) * rng.standard_t(freedoms, (DRAWS, len(rows)))) @ weights.T
+    return _stepped_down(estimates, stats.rankdata(-abs(errors), axis=0) / DRAWS, most)
+
+
+def _stepped_down(differences: Sequence[Estimate], by_chance: np.ndarray, most: float) -> list[tuple[Estimate, float]]:
+    """The estimates with their simultaneous intervals and corrected p-values (see `correct`).
+
+    by_chance (DRAWS, estimates): p-values where nothing differs.
+    """
     p_values = np.array([estimate.p_value for estimate in differences])
     order = np.argsort(p_values)
-    by_chance = _levels_by_chance(rows, base, differences)[:, order]
+    by_chance = by_chance[:, order]
     least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # of this row and those with a larger p
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]

@@ -1,0 +1,219 @@
+"""The table of anyone's runs: what a CSV file may look like, and what is said of its rows."""
+
+import csv
+import io
+import json
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tiny_trials
+from helpers import ROOT
+from scipy import stats
+
+from transformer_pl.report import __main__ as report
+from transformer_pl.report.runs_table import RunsOptions, read_runs, runs_table
+
+HEADING = "Name,State,h,lr,seed,acc"
+SCORES = {"1": [0.90, 0.91, 0.89], "4": [0.93, 0.94, 0.92], "8": [0.88, 0.91, 0.90]}
+OPTIONS = RunsOptions(row=("h",), metric=("acc",))
+
+
+def lines_of(scores=SCORES, form="run-{h}-{s},finished,{h},0.1,{s},{acc}"):
+    return [form.format(h=h, s=s, acc=acc) for h, values in scores.items() for s, acc in enumerate(values, start=1)]
+
+
+def write(folder, *lines, heading=HEADING):
+    path = folder / "runs.csv"
+    path.write_text("\n".join([heading, *lines]) + "\n")
+    return path
+
+
+def printed(*words):
+    code, out, err = tiny_trials.ended(report.main, *words)
+    assert code == 0, err
+    return out
+
+
+def refused(*words):
+    code, out, err = tiny_trials.ended(report.main, *words)
+    assert (code, out) == (2, "") and err.count("\n") == 1, err
+    return err
+
+
+def values(table, key):
+    return [record[key] for record in table.records]
+
+
+# --- The numbers
+
+
+def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
+    """p and the interval are simulated to three digits."""
+    path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.92], "4": [0.94, 0.92, 0.95, 0.96]}))
+    table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="1"))
+    of_base, of_row = ([run.values["acc"] for run in read_runs(path, OPTIONS) if run.row == h] for h in ("1", "4"))
+    assert values(table, "acc.mean") == [statistics.fmean(of_base), statistics.fmean(of_row)]
+    assert values(table, "acc.sd") == [statistics.stdev(of_base), statistics.stdev(of_row)]
+    welch = stats.ttest_ind(of_row, of_base, equal_var=False)
+    _, p = values(table, "acc.difference.p")
+    assert p == pytest.approx(welch.pvalue, abs=0.005)
+    interval = welch.confidence_interval()
+    assert values(table, "acc.difference.low")[1] == pytest.approx(interval.low, abs=0.002)
+    assert values(table, "acc.difference.high")[1] == pytest.approx(interval.high, abs=0.002)
+
+
+def test_intervals_hold_the_true_differences(tmp_path):
+    """In 60 files of six rows, of which two differ."""
+    rng, held = np.random.default_rng(3), 0
+    true = {"0": 0.0, "1": 0.0, "2": 1.0, "3": 0.0, "4": -2.0, "5": 0.0}
+    for _ in range(60):
+        path = write(tmp_path, *lines_of({h: rng.normal(mean, 0.5, 4).round(6) for h, mean in true.items()}))
+        records = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="0")).records
+        held += all(one["acc.difference.low"] <= true[one["name"]] <= one["acc.difference.high"] for one in records[1:])
+    assert held >= 52  # 57 are expected; fewer than 52 in one of 100 tests
+
+
+def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
+    heading = "model,lr,acc,loss"
+    rng = np.random.default_rng(1)
+    lines = [f"{m},{lr},{rng.normal(ord(m), 0.1)},{rng.normal(5, 1)}" for m in "ab" for lr in (1, 2) for _ in range(3)]
+    options = RunsOptions(row=("model", "lr"), metric=("acc", "loss"), base="model=b lr=1")
+    table = runs_table(write(tmp_path, *lines, heading=heading), options)
+    assert values(table, "name") == ["model=b lr=1", "model=a lr=1", "model=a lr=2", "model=b lr=2"]
+    found = [[p < 0.05 for p in values(table, f"{metric}.difference.p")[1:]] for metric in ("acc", "loss")]
+    assert found == [[True, True, False], [False] * 3]
+    assert any("not for the metrics" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(("lower", "said"), [(False, "better"), (True, "worse")])
+def test_a_margin_says_what_is_equal_better_or_worse(tmp_path, lower, said):
+    scores = {"base": [5.0, 5.01, 4.99], "same": [5.0, 5.01, 4.99], "high": [6.0, 6.01, 5.99], "wide": [4.0, 5.0, 6.0]}
+    options = RunsOptions(row=("h",), metric=("acc",), margin={"acc": 0.2}, lower_is_better=lower)
+    table = runs_table(write(tmp_path, *lines_of(scores)), options)
+    assert values(table, "acc.within.0.2") == ["", "equal", said, "undecided"]
+
+
+def test_one_run_a_row_has_no_test(tmp_path):
+    table = runs_table(write(tmp_path, *lines_of({"base": [1.0], "4": [2.0]})), OPTIONS)
+    assert values(table, "acc.difference") == [None, 1.0]
+    for key in ("acc.low", "acc.difference.low", "acc.difference.p", "acc.sd"):
+        assert values(table, key) == [None, None]
+    assert any("says nothing about other seeds" in note for note in table.notes)
+
+
+def test_equal_numbers_are_no_error(tmp_path):
+    table = runs_table(write(tmp_path, *lines_of({"base": [1.0, 1.0], "4": [1.0, 1.0], "8": [2.0, 2.0]})), OPTIONS)
+    assert values(table, "acc.difference.p") == [None, 1.0, 0.0]
+
+
+# --- Files
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["\ufeffh,acc", "1,0.5", "1,1e-1"], [0.5, 0.1]),
+        (["h;acc", "1;0,5", "1;1.234,5"], [0.5, 1234.5]),
+        (["h;acc", "1;0,5", "1;12,25"], [0.5, 12.25]),
+        (["h\tacc", "1\t0,5", "1\t0,25"], [0.5, 0.25]),
+        (["h,acc", '1,"1,234.5"', '1,"12,000"'], [1234.5, 12000.0]),
+        (["h,acc", '1,"0,5"', '1,"1,25"'], [0.5, 1.25]),
+        (["h,acc,note", '1,0.5,"two\nlines, and ""quotes"""', "1,2,x"], [0.5, 2.0]),
+        (["h,acc", "", "1, 0.5 ", "1,NaN", "1,", "1,inf"], [0.5, None, None, None]),
+    ],
+)
+def test_numbers_are_read_as_spreadsheets_write_them(tmp_path, lines, expected):
+    path = tmp_path / "runs.csv"
+    path.write_text("\r\n".join(lines))
+    assert [run.values["acc"] for run in read_runs(path, OPTIONS)] == expected
+
+
+def test_a_run_without_a_number_is_counted_and_named(tmp_path):
+    table = runs_table(write(tmp_path, *lines_of(), "x,crashed,8,0.1,9,"), OPTIONS)
+    assert values(table, "acc.n") == [3, 3, 3]
+    assert next(column.cells for column in table.columns if column.name == "runs") == ["3", "3", "3/4"]
+    assert any("8 (line 11)" in note for note in table.notes)
+
+
+def test_many_runs_are_read_in_a_moment(tmp_path):
+    rng = np.random.default_rng(1)
+    path = write(tmp_path, *lines_of({f"h{i}": rng.normal(i, 1, 1250).round(4) for i in range(8)}))
+    table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="h0"))
+    assert values(table, "acc.n") == [1250] * 8 and all(p < 0.05 for p in values(table, "acc.difference.p")[1:])
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--row=hh", "--metric=acc"], "hh; did you mean h?"),
+        (["--row=h", "--metric=Acc"], "did you mean acc?"),
+        (["--row=h", "--metric=State"], "line 2: State"),
+        (["--row=h", "--metric=empty"], "must have numbers"),
+        (["--row=h", "--metric=acc", "--seed=lr"], "lines 2 and 3"),
+        (["--row=h", "--metric=acc", "--base=5"], "--base 5"),
+        (["--row=h"], "--metric"),
+        (["--row=h", "--metric=acc", "--scale=demo"], "--scale"),
+        (["--row=h", "--metric=acc", "--trials", "--format=csv"], "--trials"),
+        (["--row=h", "--metric=acc", "--margin=bleu=1"], "--margin bleu"),
+        (["--row=h", "--metric=acc", "--margin=acc=-1"], "--margin"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, words, named):
+    path = write(tmp_path, *(f"{line}," for line in lines_of()), heading=f"{HEADING},empty")
+    assert named in refused(path, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "a line for each run"),
+        ("h,acc\n", "a line for each run"),
+        ("h,acc\n1,2,3\n", "line 2"),
+        ("h,acc\n\xff", "UTF-8"),
+    ],
+)
+def test_files_that_are_no_table_of_runs(tmp_path, text, named):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(text.encode("latin-1"))
+    assert named in refused(path, "--row=h", "--metric=acc")
+
+
+def test_each_run_as_a_row_is_refused(tmp_path):
+    path = write(tmp_path, *lines_of({f"h{i}": [1.0] for i in range(600)}))
+    assert "at most 500" in refused(path, "--row=Name", "--metric=acc")
+
+
+def test_options_of_runs_are_for_runs():
+    assert "--row" in refused(ROOT / "sweeps/table3_A.yaml", "--row=h")
+
+
+# --- The command
+
+
+def test_every_format_has_the_table(tmp_path):
+    path = write(tmp_path, *lines_of())
+    words = [path, "--row=h", "--metric=acc", "--seed=seed", "--base=1"]
+    for form in ("terminal", "md", "tex"):
+        text = printed(*words, f"--format={form}")
+        assert "0.930" in text and "4" in text and "seeds" in text
+    (first, *_) = csv.DictReader(io.StringIO(printed(*words, "--format=csv")))
+    assert first["name"] == "1" and float(first["acc.mean"]) == pytest.approx(0.9)
+    assert len(json.loads(printed(*words, "--format=json"))["rows"]) == 3
+    page = printed(*words, "--format=html").strip()
+    assert page == str(tmp_path / "runs.report" / "report.html")
+    text = (tmp_path / "runs.report" / "report.html").read_text()
+    assert "<svg" in text and "0.930" in text and (tmp_path / "runs.report/figures/differences.pdf").exists()
+
+
+def test_nothing_slow_is_imported(tmp_path):
+    path = write(tmp_path, *lines_of())
+    code = (
+        "import sys; from transformer_pl.report.__main__ import main; "
+        f"main([{str(path)!r}, '--row=h', '--metric=acc', '--base=1']); "
+        "print(sorted({'torch', 'lightning', 'wandb', 'optuna', 'matplotlib'} & sys.modules.keys()))"
+    )
+    completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert completed.stdout.rstrip().endswith("[]"), completed.stderr

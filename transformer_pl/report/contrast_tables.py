@@ -1,0 +1,214 @@
+"""Two other tables of a sweep: every pair of rows (`--pairs`), and the effects of factors (`--factors`)."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_pl.config import without_section
+from transformer_pl.report.cells import SIGNIFICANT, ScoredRow, Shown, digits
+from transformer_pl.report.render import Column, Table
+from transformer_pl.report.rows import ALPHA, RowResults, row_settings
+from transformer_pl.report.statistics import (
+    Estimate,
+    Sample,
+    contrasts,
+    of_measure,
+    sample_of_seeds,
+    samples_of,
+    seed_prior,
+)
+from transformer_pl.runtime.errors import InputError
+
+MOST_ROWS = 40  # whose pairs are compared
+Effect = tuple[Estimate, float]  # with its corrected p
+
+
+class Compared(NamedTuple):
+    """Rows with several seeds, which were measured on the same sentences."""
+
+    names: Sequence[str]
+    samples: Sequence[Sample]
+    measure: Shown
+    most: float  # that a difference can be
+
+
+def compared_rows(rows: Sequence[RowResults]) -> Compared:
+    """The rows of a sweep that are to be compared. Raises an InputError that names those that cannot be."""
+    metric = of_measure(rows[0].measure)
+    samples = samples_of([row.sentences for row in rows], metric)
+    complete = [len(row.done) == len(row.results) for row in rows]
+    return _checked([row.name for row in rows], samples, complete, rows[0].measure, metric.highest - metric.lowest)
+
+
+def compared_runs(rows: Sequence[ScoredRow]) -> Compared:
+    """The rows of a file of runs. Raises an InputError that names those with fewer than two runs."""
+    samples = [sample_of_seeds(row.scores) for row in rows]
+    return _checked([row.title for row in rows], samples, [True] * len(rows), rows[0].measure, math.inf)
+
+
+def _checked(
+    names: Sequence[str], samples: Sequence[Sample | None], complete: Sequence[bool], measure: Shown, most: float
+) -> Compared:
+    first = next((sample for sample in samples if sample), None)
+    wrong = [
+        name
+        for name, sample, is_complete in zip(names, samples, complete, strict=True)
+        if sample is None
+        or not is_complete
+        or len(sample.scores) < 2
+        or (first and not np.array_equal(first.references, sample.references))
+    ]
+    if wrong:
+        rule = "must have finished with several seeds, on the same sentences as the others"
+        raise InputError(f"rows `{'`, `'.join(wrong)}`: {rule}; train them, or leave them out of the file")
+    return Compared(names, [sample for sample in samples if sample], measure, most)
+
+
+def pairs_table(compared: Compared, as_records: bool = False) -> Table:
+    """Every row against every other, with one correction: a triangle; as_records: a line for each pair."""
+    names, samples, measure, most = compared
+    if not 2 <= len(names) <= MOST_ROWS:
+        raise InputError(f"--pairs: must be of 2 to {MOST_ROWS} rows, not {len(names)}")
+    pairs = [(i, j) for i in range(len(names)) for j in range(i)]
+    weights = np.zeros((len(pairs), len(names)))
+    for line, (i, j) in zip(weights, pairs, strict=True):
+        line[[i, j]] = 1, -1
+    effects = dict(zip(pairs, contrasts(samples, weights, seed_prior(samples), most), strict=True))
+    if as_records:
+        records = [
+            {"row": names[i], "other": names[j]} | _record(effect, measure) for (i, j), effect in effects.items()
+        ]
+        return Table.of_records(records)
+    columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
+    for j in range(len(names) - 1):
+        texts = [_difference(effects[i, j], measure) if i > j else "" for i in range(len(names))]
+        columns.append(Column(str(j + 1), texts))
+    found = sum(p < ALPHA for _, p in effects.values())
+    said = f"{found} of {len(pairs)} pairs of rows differ in {measure.title}."
+    note = f"The row minus that of the column. {SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
+    return Table(columns, [note], summary=said)
+
+
+class Factor(NamedTuple):
+    """Keys that vary together over the rows of a sweep."""
+
+    name: str
+    levels: Sequence[str]  # the first is base's
+    of_rows: Sequence[int]  # the level of each row
+
+
+def factors_table(rows: Sequence[RowResults], base: int | None, margin: float | None = None) -> Table:
+    """The effects of two or three factors whose combinations are the rows, and whether one changes that of another.
+
+    base: the row whose levels others are compared with; None: the first. Raises an InputError for rows that are no such
+    product.
+    """
+    factors = find_factors([row_settings(row.config) for row in rows], base or 0)
+    compared = compared_rows(rows)
+    prior = seed_prior(compared.samples)
+    mains, interactions = _main_effects(factors, len(rows)), _interactions(factors, len(rows))
+    records, lines = [], []
+    for kind, named in (("main effect", mains), ("interaction", interactions)):
+        effects = contrasts(compared.samples, np.array(list(named.values())), prior, compared.most)
+        for name, effect in zip(named, effects, strict=True):
+            records.append({"effect": name, "kind": kind} | _record(effect, compared.measure))
+            lines.append((kind, effect))
+    measure = compared.measure
+    columns = [
+        Column("effect", [record["effect"] for record in records], "effect", [r["effect"] for r in records]),
+        Column("kind", [record["kind"] for record in records], "kind", [r["kind"] for r in records]),
+        Column(f"Δ {measure.title}", [_difference(effect, measure) for _, effect in lines]),
+        Column("Δ 95 %", [_interval(effect[0], measure) for _, effect in lines]),
+        Column("p", [_p(effect[1]) for _, effect in lines]),
+        *(Column(key=key, values=[record[key] for record in records]) for key in [*records[0]][2:]),
+    ]
+    of_interactions = [effect for kind, effect in lines if kind == "interaction"]
+    note = "A main effect is a mean over the levels of the other factors; an interaction is by how much one level "
+    note += "changes the effect of another one. Each kind has one correction."
+    return Table(columns, [note], summary=_said(of_interactions, measure, margin))
+
+
+def _said(interactions: Sequence[Effect], measure: Shown, margin: float | None) -> str:
+    """What the interactions show."""
+    widest = max(abs(estimate.value) + estimate.half_width(estimate.level) for estimate, _ in interactions)
+    if found := sum(p < ALPHA for _, p in interactions):
+        return f"{found} of {len(interactions)} interactions differ from zero: read no main effect by itself."
+    if margin is not None and widest <= margin:
+        return f"The effects add up within {margin:g} {measure.title}: all intervals of interactions are within it."
+    size = f"{widest:.{measure.digits}f}"
+    return f"No interaction is found; one of up to {size} {measure.title} cannot be excluded."
+
+
+def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Factor]:
+    """The two or three factors whose combinations the rows are. Raises an InputError where they are no such product."""
+    by_levels: dict[tuple[int, ...], list[str]] = {}
+    for key in dict.fromkeys(key for values in settings for key in values):
+        texts = [str(values.get(key)) for values in settings]
+        if len(set(texts)) > 1:
+            order = list(dict.fromkeys([texts[base], *texts]))
+            by_levels.setdefault(tuple(map(order.index, texts)), []).append(key)
+    factors = []
+    for of_rows, keys in by_levels.items():
+        values = [str(settings[of_rows.index(level)].get(keys[0])) for level in range(max(of_rows) + 1)]
+        factors.append(
+            Factor(
+                without_section(keys[0]),
+                [value.rpartition(".")[2] if value[:1].isalpha() else value for value in values],
+                of_rows,
+            )
+        )
+    cells = list(zip(*(factor.of_rows for factor in factors), strict=True))
+    if len(factors) not in (2, 3) or len(set(cells)) < len(cells) or len(cells) != prod(len(f.levels) for f in factors):
+        missing = sorted(set(itertools.product(*(range(len(f.levels)) for f in factors))) - set(cells))
+        names = [
+            " ".join(f"{f.name}={f.levels[i]}" for f, i in zip(factors, cell, strict=True)) for cell in missing[:5]
+        ]
+        lacks = f"; missing: {', '.join(names)}" if 2 <= len(factors) <= 3 and names else ""
+        raise InputError(f"--factors: the rows must be all combinations of two or three factors, but are not{lacks}")
+    return factors
+
+
+def _main_effects(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:
+    """By name, the weights of each level's effect: its mean over all other levels minus that of base's level."""
+    effects = {}
+    for factor in factors:
+        of_rows = np.array(factor.of_rows)
+        for level in range(1, len(factor.levels)):
+            weights = (of_rows == level).astype(float) - (of_rows == 0)
+            effects[f"{factor.name}={factor.levels[level]}"] = weights * len(factor.levels) / rows
+    return effects
+
+
+def _interactions(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:
+    """By name, the weights of each interaction of two levels, as a mean over the levels of a third factor."""
+    effects = {}
+    for one, other in itertools.combinations(factors, 2):
+        for i, j in itertools.product(range(1, len(one.levels)), range(1, len(other.levels))):
+            first, second = (
+                (np.array(factor.of_rows) == level).astype(float) - (np.array(factor.of_rows) == 0)
+                for factor, level in ((one, i), (other, j))
+            )
+            name = f"{one.name}={one.levels[i]} with {other.name}={other.levels[j]}"
+            effects[name] = first * second * len(one.levels) * len(other.levels) / rows
+    return effects
+
+
+def _record(effect: Effect, measure: Shown) -> dict[str, Any]:
+    low, high = effect[0].interval()
+    return {"difference": effect[0].value, "difference.low": low, "difference.high": high, "difference.p": effect[1]}
+
+
+def _difference(effect: Effect, measure: Any) -> str:
+    return f"{effect[0].value:+z.{digits(effect[0], measure)}f}{SIGNIFICANT if effect[1] < ALPHA else ''}"
+
+
+def _interval(estimate: Estimate, measure: Any) -> str:
+    return " to ".join(f"{end:+z.{digits(estimate, measure)}f}" for end in estimate.interval())
+
+
+def _p(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
