@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, effective_sizes, nominal_sizes
+from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, Data, effective_sizes, nominal_sizes
 from transformer_pl.config.levels import resolve, scale_level, scale_measured
 from transformer_pl.config.types import as_word
 from transformer_pl.data.prepare import prepared_dataset
@@ -62,9 +62,12 @@ class Plan(NamedTuple):
     estimates: dict[int, CostEstimate]
 
 
-def plan_trials(sweep: Sweep, runs: Path) -> list[PlannedTrial]:
-    """The sweep's trials in order. Raises an InputError where a dataset cannot be found."""
-    corpora = collect_errors(open_corpus, dict.fromkeys(config.data for config in sweep.configs))
+def plan_trials(sweep: Sweep, runs: Path, corpus_of: Callable[[Data], Corpus] = open_corpus) -> list[PlannedTrial]:
+    """The sweep's trials in order. Raises an InputError where a dataset cannot be found.
+
+    corpus_of: opens the dataset of a config.
+    """
+    corpora = collect_errors(corpus_of, dict.fromkeys(config.data for config in sweep.configs))
     digests = cache(code_digests)
     return [
         plan_trial(index, row.name, config, row.keys, sweep.scale, runs, corpora[config.data], digests)

@@ -6,6 +6,7 @@ Or of any runs, from a CSV file with a line for each:  python -m transformer_pl.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors, suggestion
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
 from transformer_pl.task import task_of
-from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -268,9 +269,10 @@ def _grid(
     """With --retune it has each row at the best of the points that were tried; where only `planned`, the tries."""
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content).compared_with(options.base)
+    corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
-        tries = plan_trials(tuning.tries(sweep), options.runs)
+        tries = plan_trials(tuning.tries(sweep), options.runs, corpus_of)
         ended = ("done", "failed", "diverged")
         if missing := sum(attempt.trial.state() not in ended for attempt in tries):
             if planned:
@@ -278,7 +280,7 @@ def _grid(
             rule = "every row must have been tried at every point"
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
-    trials = plan_trials(sweep, options.runs)
+    trials = plan_trials(sweep, options.runs, corpus_of)
     if planned:
         return sweep, trials
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")

@@ -1,14 +1,16 @@
 """The finished trials in a runs folder."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_pl.config import KEYS, Config, is_known_key
+from transformer_pl.config import CORPUS, KEYS, Config, Data, is_known_key
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
+from transformer_pl.task import SPLITS, Corpus, open_corpus
 from transformer_pl.trials.records import SweepPlan
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
@@ -41,6 +43,35 @@ def finished_trials(runs: Path) -> list[FinishedTrial]:
     """All finished trials in a runs folder."""
     trials = [Trial(path.parent) for path in sorted((runs / "trials").glob("*/result.json"))]
     return [FinishedTrial(trial, result) for trial in trials if (result := trial.result())]
+
+
+def corpus_of_trials(data: Data, runs: Path) -> Corpus:
+    """The corpus that `data` names, or, where it is not on this machine, what finished trials on it know of it.
+
+    That is its fingerprint, by which they are found. Raises the InputError of `open_corpus` where no trial knows it,
+    and another one where trials know several.
+    """
+    try:
+        return open_corpus(data)
+    except InputError:
+        keys = [f"data.{key}" for key in ("task", *CORPUS, "source", "target", *SPLITS)]
+        wanted = [Config(data=data).flat()[key] for key in keys]
+        known: dict[str, tuple[dict[str, Any], str]] = {}  # by its JSON: a fingerprint, and a trial that has it
+        for trial, result in finished_trials(runs):
+            if [(KEYS | result.config)[key] for key in keys] == wanted and "data" in (
+                inputs := trial.identity_inputs()
+            ):
+                known[json.dumps(inputs["data"], sort_keys=True)] = inputs["data"], trial.folder.name
+        if not known:
+            raise
+        if len(known) > 1:
+            rule = "is not here, and finished trials were trained on different ones of this name"
+            names = " and ".join(name for _, name in known.values())
+            raise InputError(
+                f"data.path = {data.path}, data.hub = {data.hub}: {rule}: {names}; separate them by --runs"
+            ) from None
+        ((fingerprint, _),) = known.values()
+        return Corpus(fingerprint, "a dataset that is not here", lambda split: iter(()), is_local=False)
 
 
 def find(runs: Path, name: str) -> FinishedTrial:
