@@ -13,13 +13,14 @@ from typing import Any
 from transformer_pl.plan.options import TableOptions, add_sweep_options, other_table, sweep_file, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
-from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.plan.sweep_file import SEARCHES, Row, Sweep, read_sweep
 from transformer_pl.report.render import Table
 from transformer_pl.runtime.command_line import CommandParser, must_be, names, refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, suggestion, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
-from transformer_pl.task import task_of
+from transformer_pl.task import EVALUATION, task_of
+from transformer_pl.trials.identity import row_identity, same_row
 from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
@@ -39,6 +40,10 @@ class ReportOptions(TableOptions):
     seed: str | None = None
     lower_is_better: bool = False
     margin: tuple[tuple[str, float], ...] = ()  # of metrics: within it a difference counts as none
+    split: str = "val"  # the set that is compared
+    columns: tuple[str, ...] = ()  # by their headings; none: all that fit
+    sort: str = "file"  # the order of rows: file, params or score
+    together: bool = False  # one table of several sweep files
     pairs: bool = False  # every row against every other, in place of the usual table
     factors: bool = False  # the effects of factors and their interactions, likewise
 
@@ -46,6 +51,8 @@ class ReportOptions(TableOptions):
         super().__post_init__()
         if self.pairs and self.factors:
             raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
+        if self.together and len(self.files) < 2:
+            raise InputError("--together: is for several sweep files; give them")
         if self.pairs or self.factors:
             refuse_options(self, ["trials"], "is for the usual table, and not for --pairs or --factors")
             if self.format == "html":
@@ -60,7 +67,7 @@ class ReportOptions(TableOptions):
         if needed:
             how = "--row COLUMN and --metric COLUMN say what its columns mean"
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
-        of_sweeps = ("factors", "scale", "set", "seeds", "retune", "storage", "trials")
+        of_sweeps = ("factors", "together", "scale", "set", "seeds", "retune", "storage", "trials")
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
@@ -80,7 +87,7 @@ def main(argv: list[str]) -> int:
     with nothing_printed():
         reports = make_reports(options)
     for title, report in reports:
-        print_report(title if len(reports) > 1 else "", report, options.format)
+        print_report(title, report, options.format, len(reports) > 1)
     return 0
 
 
@@ -89,10 +96,12 @@ def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
     files = dict.fromkeys(options.files)
     if options.row:
         return [(options.files[0].name, _of_runs(options))]
+    if options.together:
+        return [make_report([*files], options)]
     if options.trials:
         of_files = collect_errors(lambda file: trial_records(file, options), files)
         return [("", joined(map(Table.of_records, of_files.values())))]
-    reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report(file, options), files)
+    reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report([file], options), files)
     if len(reports) > 1 and options.format in ("json", "csv"):
         return [("", joined([table.titled(title) for title, table in reports.values()]))]
     return [*reports.values()]
@@ -115,6 +124,8 @@ def _of_runs(options: ReportOptions) -> Table | Path:
         if len(options.metric) > 1:
             raise InputError(f"--metric {','.join(options.metric)}: --pairs compares one metric; give one")
         return pairs_table(compared_runs(table.rows), options.format in ("csv", "json"))
+    if options.columns:
+        table = table.chosen(options.columns)
     if options.format != "html":
         return table
     from transformer_pl.report.figures import forest  # matplotlib takes a second
@@ -161,6 +172,11 @@ def read_options(argv: list[str]) -> ReportOptions:
     table.add_argument("--format", choices=formats, default="terminal", help=page)
     trials = "for --format csv or json: a line for each trial, not for each row"
     table.add_argument("--trials", action="store_true", help=trials)
+    table.add_argument("--split", choices=EVALUATION, default="val", help="the set that is compared (%(default)s)")
+    table.add_argument("--columns", type=names, metavar="A,B", help="only these, by their headings, in this order")
+    table.add_argument("--sort", choices=("file", "params", "score"), default="file", help="the rows (as in the file)")
+    together = "one table of several files with the same base, with one correction for all of their rows"
+    table.add_argument("--together", action="store_true", help=together)
     pairs = "every row against every other, with one correction, in place of the usual table"
     table.add_argument("--pairs", action="store_true", help=pairs)
     factors = "the effects of two or three factors whose combinations are the rows, and their interactions, likewise"
@@ -190,8 +206,9 @@ def joined(tables: Iterable[Table]) -> Table:
     return Table([*headings, *values], [*notes], summary=summary)
 
 
-def print_report(title: str, report: Table | Path, output_format: str) -> None:
-    """Print a table below its title, or the path of a page."""
+def print_report(title: str, report: Table | Path, output_format: str, with_title: bool) -> None:
+    """Print a table, below its title if `with_title`, or the path of a page."""
+    label, title = title, title if with_title else ""
     if isinstance(report, Path):
         print(for_output(str(report)))
     elif output_format == "terminal":
@@ -199,12 +216,17 @@ def print_report(title: str, report: Table | Path, output_format: str) -> None:
         console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
     else:
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
-        text = f"{heading if title else ''}{TEXT_FORMATS[output_format](report)}"
+        made = report.latex(label) if output_format == "tex" else TEXT_FORMATS[output_format](report)
+        text = f"{heading if title else ''}{made}"
         print(for_output(text), end="\n" if title else "")
 
 
-def make_report(file: Path, options: ReportOptions) -> tuple[str, Table | Path]:
-    """The title and the table of a sweep file. With --format html it writes the page, and returns its path instead."""
+def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Table | Path]:
+    """The title and the table of a sweep file, or of several together.
+
+    With --format html it writes the page, and returns its path instead.
+    """
+    file = files[0]
     content, page = read_yaml(file), options.format == "html"
     sweep: Any
     if content.get("method") in SEARCHES:
@@ -220,14 +242,18 @@ def make_report(file: Path, options: ReportOptions) -> tuple[str, Table | Path]:
     else:
         from transformer_pl.report.columns import table_of
 
-        sweep, planned = _grid(file, content, options)
+        sweep, planned = merged([_grid(one, read_yaml(one), options) for one in files])
         folder = sweep_folder(sweep, options)
         measure = task_of(sweep.base.data).measure.name
         margin = _margins(options, [measure]).get(measure)
         if options.pairs or options.factors:
             table = _contrasts(sweep, planned, options, margin)
         else:
-            table = table_of(sweep, planned, options.paper, folder, margin)
+            table = table_of(sweep, planned, options.paper, folder, margin, options.split)
+            if options.sort != "file":
+                table = table.ordered(_order(table, options))
+        if options.columns:
+            table = table.chosen(options.columns)
         if page:
             from transformer_pl.report.page import write_page
 
@@ -236,12 +262,46 @@ def make_report(file: Path, options: ReportOptions) -> tuple[str, Table | Path]:
     return f"{sweep.name} at scale {Path(sweep.scale).stem}", folder / "report.html" if page else table
 
 
+def merged(grids: Sequence[tuple[Sweep, list[PlannedTrial]]]) -> tuple[Sweep, list[PlannedTrial]]:
+    """Several sweeps as one, with one correction for all of their rows; a row that two of them have is one row.
+
+    Raises an InputError for sweeps that no table can hold together.
+    """
+    first, rows, trials = grids[0][0], list[Row](), list[PlannedTrial]()
+    places: dict[str, int] = {}  # by identity
+    for sweep, planned in grids:
+        if not same_row(sweep.base, first.base) or sweep.base_row is None:
+            rule = "must have the same base as a row, at one scale and with the same data and task"
+            raise InputError(f"--together: {first.name} and {sweep.name} {rule}")
+        for index, row in enumerate(sweep.rows):
+            key = row_identity(row.configs[0])
+            if key not in places:
+                if row.name in [other.name for other in rows]:
+                    raise InputError(
+                        f"--together: {sweep.name}: another row is named `{row.name}`, too; rename a class"
+                    )
+                places[key] = len(rows)
+                rows.append(row)
+                trials += [one._replace(row=places[key]) for one in planned if one.row == index]
+    name = "+".join(dict.fromkeys(sweep.name for sweep, _ in grids))
+    return first._replace(name=name, rows=rows), trials
+
+
+def _order(table: Table, options: ReportOptions) -> list[int]:
+    """The places of the rows by their parameters, or by their scores, the best first; rows without one come last."""
+    measure = table.rows[0].measure
+    key = "params" if options.sort == "params" else f"{options.split}/{measure.name}.mean"
+    sign = 1 if options.sort == "params" or measure.lower_is_better else -1
+    values = [record[key] for record in table.records]
+    return sorted(range(len(values)), key=lambda i: math.inf if values[i] is None else sign * values[i])
+
+
 def _contrasts(sweep: Sweep, planned: list[PlannedTrial], options: ReportOptions, margin: float | None) -> Table:
     """The table of --pairs or --factors."""
     from transformer_pl.report.columns import row_results
     from transformer_pl.report.contrast_tables import compared_rows, factors_table, pairs_table
 
-    rows = row_results(sweep, planned)
+    rows = row_results(sweep, planned, options.split)
     if options.pairs:
         return pairs_table(compared_rows(rows), options.format in ("csv", "json"))
     return factors_table(rows, sweep.reference if sweep.reference is not None else sweep.base_row, margin)

@@ -90,7 +90,7 @@ def score(row: ScoredRow) -> str:
 
 def perplexity(row: TableRow) -> str:
     """PPL, marked with `*` where it differs from base's, and where the row had not converged."""
-    text = number(mean(row.results.values("val/ppl")), ".2f") + significance_mark(row.loss)
+    text = number(mean(row.results.values(f"{row.results.split}/ppl")), ".2f") + significance_mark(row.loss)
     return text + UNCONVERGED if text and row.results.still_falls else text
 
 

@@ -16,7 +16,7 @@ from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
-from transformer_pl.report.notes import change_note, margin_note, no_differences, summary, table_notes
+from transformer_pl.report.notes import SETS, change_note, margin_note, no_differences, summary, table_notes
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import (
@@ -43,13 +43,16 @@ def table_of(
     with_paper: bool | None = None,
     folder: Path | None = None,
     margin: float | None = None,
+    split: str = "val",
 ) -> Table:
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`).
 
     folder: the sweep's, which knows what was planned when its training started.
     """
-    rows = row_results(sweep, planned)
+    rows = row_results(sweep, planned, split)
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
+    if paper and paper.split != split and split == "test":
+        paper = None  # what it prints is of the other set
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
     unit = task_of(sweep.base.data).unit
     leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
@@ -59,12 +62,12 @@ def table_of(
     return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed], sweep.reference, margin)
 
 
-def row_results(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[RowResults]:
+def row_results(sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val") -> list[RowResults]:
     """The results of each row of a sweep, as far as they are there."""
     trials: list[list[Trial]] = [[] for _ in sweep.rows]
     for planned_trial in planned:
         trials[planned_trial.row].append(planned_trial.trial)
-    return [read_row(row.configs[0], seeds, row.name) for row, seeds in zip(sweep.rows, trials, strict=True)]
+    return [read_row(row.configs[0], seeds, row.name, split) for row, seeds in zip(sweep.rows, trials, strict=True)]
 
 
 def build_table(
@@ -119,7 +122,8 @@ def _differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float | None = None) -> list[Column]:
     """All columns of a table; those without a heading are for programs alone."""
     task, measure = task_of(rows[0].results.config.data), rows[0].results.measure
-    metrics = dict.fromkeys(["val/ppl", f"val/{measure.name}"])
+    split = rows[0].results.split
+    metrics = dict.fromkeys([f"{split}/ppl", f"{split}/{measure.name}"])
     metrics |= dict.fromkeys(name for row in rows for result in row.results.done for name in result.metrics)
     settings = _differing_keys([row.settings for row in rows])
     records = [_values(row, settings, list(metrics), paper) for row in rows]
@@ -144,14 +148,14 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         name = "P_drop" if key == "model.p_drop" else without_section(key)
         return Column(name, cells.setting_cells(key, rows), key, values(key), drop_rank=0)
 
-    title, main, difference = measure.title, f"val/{measure.name}", f"val/{measure.name}.difference"
+    title, main, difference = measure.title, f"{split}/{measure.name}", f"{split}/{measure.name}.difference"
     differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
     star, dagger = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
     signatures = " and ".join(dict.fromkeys(result.signature for row in rows for result in row.results.done))
     better = " Lower is better." if measure.lower_is_better else ""
-    scored = f"{task.described} on the validation set ({signatures}): mean ± standard deviation over seeds."
+    scored = f"{task.described} on the {SETS[split]} ({signatures}): mean ± standard deviation over seeds."
     scored = f"{scored}{better} {dagger}"
-    likelihood = f"Perplexity per token of the validation set; lower is better. {star} {dagger}"
+    likelihood = f"Perplexity per token of the {SETS[split]}; lower is better. {star} {dagger}"
     tested = sum(row.score is not None and row.score.p_value is not None for row in rows)
     chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
     together = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
@@ -163,12 +167,12 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         column("row", cells.title, "row", differs, page=0),
         *map(setting, settings),
         params,
-        measured("PPL", cells.perplexity, "val/ppl.mean", likelihood, 10, page=5),
-        *itertools.chain.from_iterable(mean_of(name, f"val/{key}", rank=6) for key, name in task.others.items()),
+        measured("PPL", cells.perplexity, f"{split}/ppl.mean", likelihood, 10, page=5),
+        *itertools.chain.from_iterable(mean_of(name, f"{split}/{key}", rank=6) for key, name in task.others.items()),
         measured(title, cells.score, f"{main}.mean", scored, page=1),
         column(f"{title} 95 %", cells.row_interval, f"{main}.low", "For this row alone.", 9, page=1, below=True),
     ]
-    if paper and paper.split == "test":
+    if paper and paper.split == "test" and split != "test":
         columns += mean_of(f"test {title}", f"test/{measure.name}", "Of the test set.")
         for key, name in task.others.items():
             columns += mean_of(f"test {name}", f"test/{key}", rank=7)
@@ -192,8 +196,8 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
     if paper:
         source, others = f"The paper's number for the same row: {paper.source}.", paper.others
         also = f" Others: {', '.join(f'{row.label} {row.score:g}' for row in others)}." if others else ""
-        cost, split = "Training time, times GPUs, times their sustained rate.", paper.split == "test"
-        score, key = (f"paper test {title}", f"test/{measure.name}") if split else (f"paper {title}", measure.name)
+        cost, of_test = "Training time, times GPUs, times their sustained rate.", paper.split == "test"
+        score, key = (f"paper test {title}", f"test/{measure.name}") if of_test else (f"paper {title}", measure.name)
         printed, of_base, change = cells.printed, "Minus the paper's base.", f"paper/{measure.name}.difference"
         columns += [
             column("paper PPL", printed("ppl", ".2f"), "paper/ppl", f"{source} It is per wordpiece.", 3),
@@ -223,7 +227,7 @@ def _values(row: TableRow, keys: list[str], metrics: list[str], paper: Published
         }
     converged = results.convergence
     record |= {"val/loss.fall": converged and converged.fall, "val/loss.fall.noise": converged and converged.noise}
-    for metric, comparison in ((f"val/{score}", row.score), ("val/loss", row.loss)):
+    for metric, comparison in ((f"{results.split}/{score}", row.score), (f"{results.split}/loss", row.loss)):
         of_row, difference = (comparison.row_mean, comparison.difference) if comparison else (None, None)
         record[f"{metric}.low"], record[f"{metric}.high"] = of_row.interval() if of_row else (None, None)
         ends = difference.interval() if difference else (None, None)

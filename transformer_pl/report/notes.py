@@ -17,15 +17,16 @@ from transformer_pl.report.cells import (
     verdict,
 )
 from transformer_pl.report.published import PublishedTable
-from transformer_pl.report.rows import ALPHA, FEWEST_SENTENCES, LEARNED, TableRow, dataset_keys
+from transformer_pl.report.render import LEGEND
+from transformer_pl.report.rows import ALPHA, FEWEST_SENTENCES, LEARNED, TableRow
 from transformer_pl.report.statistics import POWER, Estimate, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
 from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.result import exemptions
 
+SETS = {"val": "validation set", "test": "test set"}
 FEWEST_ORDERED = 8  # rows beside the paper's, of which the table says how far they stand in its order
-LEGEND = "What the columns mean: report.html (--format html)."
 
 
 def summary(rows: Sequence[ScoredRow], base: str = "base") -> str:
@@ -260,13 +261,15 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
         sentences.append(
             f"{counted(len(untested), 'row')} cannot be tested: this takes several seeds if base has, and else one."
         )
-    if len({dataset_keys(row.config) for row in results}) > 1:
-        sentences.append("Rows on different datasets are not compared.")
-    elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1:
+    if any(row.dataset != results[0].dataset for row in results):
+        sentences.append("Rows that are evaluated on different text are not compared.")
+    elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1 or not all(
+        row.has_tokens_of(results[0]) for row in results
+    ):
         sentences.append("Perplexities of different vocabularies cannot be compared.")
     sizes = [row.sentences.shape[1] for row in results if row.sentences is not None]
     if sizes and min(sizes) < FEWEST_SENTENCES:
-        few = f"A validation set of {min(sizes)} {_units(rows)} is too small for intervals and tests"
+        few = f"A {SETS[rows[0].results.split]} of {min(sizes)} {_units(rows)} is too small for intervals and tests"
         sentences.append(f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide them.")
     sentences.append(machines_note([machine for row in results for machine in row.machines]))
     return " ".join(filter(None, sentences))

@@ -13,9 +13,12 @@ from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
+from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.trials.records import finite_or_none
 
+LEGEND = "What the columns mean: report.html (--format html)."  # the note for those who have the page
+LATEX_WIDTH = 100  # characters of a line of a table, which fit a page in small print
 NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones take several lines
 
 
@@ -61,6 +64,24 @@ class Table(NamedTuple):
         """The columns for people."""
         return [column for column in self.all_columns if column.name and any(column.cells)]
 
+    def chosen(self, names: Sequence[str]) -> "Table":
+        """The table with these columns for people, in this order. Raises an InputError for unknown ones."""
+        known = {column.name: column for column in self.columns}
+        if unknown := [name for name in names if name not in known]:
+            wrong = [f"--columns {shown(name)}: is no column{suggestion(name, known)}" for name in unknown]
+            raise InputError(*wrong)
+        rest = [column._replace(name="") for column in self.all_columns if column.name not in names]
+        return self._replace(all_columns=[*(known[name]._replace(drop_rank=None) for name in names), *rest])
+
+    def ordered(self, places: Sequence[int]) -> "Table":
+        """The table with its rows in this order."""
+
+        def moved(values: Sequence[Any]) -> list[Any]:
+            return [values[place] for place in places] if values else []
+
+        columns = [one._replace(cells=moved(one.cells), values=moved(one.values)) for one in self.all_columns]
+        return self._replace(all_columns=columns, rows=moved(self.rows))
+
     @property
     def records(self) -> list[dict[str, Any]]:
         """One for each row, for programs."""
@@ -104,16 +125,23 @@ class Table(NamedTuple):
         writer.writerows(records)
         return text.getvalue()
 
-    def latex(self) -> str:
-        """A `tabular` with booktabs rules and the notes below it, to be included by \\input."""
+    def latex(self, label: str = "results") -> str:
+        """A `table` with booktabs rules, with summary and notes as its caption, to be included by \\input.
+
+        It has the columns that a page has room for. label: its name for \\ref, after `tab:`.
+        """
         columns = self.columns
+        for last in sorted({column.drop_rank for column in columns if column.drop_rank is not None}):
+            if sum(2 + max(map(len, [column.name, *column.cells])) for column in columns) <= LATEX_WIDTH:
+                break
+            columns = [column for column in columns if column.drop_rank is None or column.drop_rank > last]
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
-        begin = rf"{{\small\setlength{{\tabcolsep}}{{4pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
-        rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}}"]
-        notes = [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}" for note in self.notes]
-        opening = [rf"\noindent {_latex(self.summary)}\par\medskip"] if self.summary else []
-        return "\n".join(["% \\usepackage{booktabs}", *opening, *rows, *notes]) + "\n"
+        begin = rf"\small\setlength{{\tabcolsep}}{{3pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
+        rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        caption = " ".join(filter(None, [self.summary, *self.notes])).replace(LEGEND, "").replace("  ", " ").strip()
+        around = [r"\begin{table}[t]\centering", rf"\caption{{{_latex(caption)}}}\label{{tab:{_label(label)}}}"]
+        return "\n".join(["% \\usepackage{booktabs}", *around, *rows, r"\end{table}"]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
@@ -139,6 +167,11 @@ def _grid(columns: list[Column]) -> Grid:
     for cells in zip(*(column.cells for column in columns), strict=True):
         grid.add_row(*map(Text, cells))
     return grid
+
+
+def _label(text: str) -> str:
+    """A name for \\ref: letters, digits and hyphens."""
+    return re.sub("[^A-Za-z0-9]+", "-", text).strip("-")
 
 
 _LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}

@@ -1,5 +1,6 @@
 """The rows of a table: the results of their trials, and everything that a table states about them."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -37,6 +38,14 @@ class RowResults(NamedTuple):
     endings: Sequence[Convergence | None] = ()  # by seed; None where it is not known
     machines: Sequence[dict[str, Any]] = ()  # of the finished seeds, see `Trial.machine`
     name: str = ""  # what differs from base: `h=4`
+    split: str = "val"  # the set that is reported
+    text: Any = None  # identifies the text of this set; None: its keys do
+
+    @property
+    def dataset(self) -> Any:
+        """What decides on which sentences the row is evaluated."""
+        keys = ("task", *CORPUS, "source", "target", self.split)
+        return self.text or [getattr(self.config.data, key) for key in keys]
 
     @property
     def done(self) -> list[Result]:
@@ -50,8 +59,8 @@ class RowResults(NamedTuple):
 
     @property
     def scores(self) -> list[float]:
-        """The score on the validation set, one value per finished seed."""
-        return self.values(f"val/{self.measure.name}")
+        """The score of the set, one value per finished seed."""
+        return self.values(f"{self.split}/{self.measure.name}")
 
     @property
     def params(self) -> int | None:
@@ -66,6 +75,11 @@ class RowResults(NamedTuple):
     def flops(self) -> float | None:
         """The mean cost of a training."""
         return mean([result.flops for result in self.done])
+
+    def has_tokens_of(self, other: "RowResults") -> bool:
+        """Whether it has the tokens of another row, as far as that is known."""
+        known = {result.vocabulary for row in (self, other) for result in row.done if result.vocabulary}
+        return len(known) <= 1
 
     @property
     def has_learned(self) -> bool:
@@ -108,7 +122,7 @@ class TableRow:
 
     @property
     def scores(self) -> list[float]:
-        """The score on the validation set, one value per finished seed."""
+        """The score of the set, one value per finished seed."""
         return self.results.scores
 
     @property
@@ -136,8 +150,8 @@ class TableRow:
 
         None where one of them is missing or was measured on another dataset.
         """
-        metric = metric or f"val/{self.results.measure.name}"
-        if self.is_base or self.base is None or dataset_keys(self.results.config) != dataset_keys(self.base.config):
+        metric = metric or f"{self.results.split}/{self.results.measure.name}"
+        if self.is_base or self.base is None or self.results.dataset != self.base.dataset:
             return None
         value, of_base = mean(self.results.values(metric)), mean(self.base.values(metric))
         return None if value is None or of_base is None else value - of_base
@@ -153,15 +167,25 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
 
 
-def read_row(config: Config, trials: Sequence[Trial], name: str = "") -> RowResults:
+def read_row(config: Config, trials: Sequence[Trial], name: str = "", split: str = "val") -> RowResults:
     """Read the results of a row's trials, as far as they are finished. name: what differs from base."""
     results, measure, sentences = [trial.result() for trial in trials], task_of(config.data).measure, None
     with suppress(InputError):  # the scores of the sentences are not here
-        of_seeds = [trial.sentences("val", measure) for trial, done in zip(trials, results, strict=True) if done]
+        of_seeds = [trial.sentences(split, measure) for trial, done in zip(trials, results, strict=True) if done]
         sentences = np.stack(of_seeds) if of_seeds else None
     endings = [convergence.trial_convergence(trial) for trial in trials]
     machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
-    return RowResults(config, results, [trial.state() for trial in trials], sentences, endings, machines, name)
+    states, text = [trial.state() for trial in trials], _text_of(config, trials, split)
+    return RowResults(config, results, states, sentences, endings, machines, name, split, text)
+
+
+def _text_of(config: Config, trials: Sequence[Trial], split: str) -> Any:
+    """What identifies the text of a set, whatever the training text is; None where that is not known by its files."""
+    fingerprint: dict[str, Any] = next(
+        (inputs["data"] for trial in trials if "data" in (inputs := trial.identity_inputs())), {}
+    )
+    files = {name: digest for name, digest in fingerprint.get("files", {}).items() if name.startswith(f"{split}.")}
+    return files and [config.data.task, config.data.source, config.data.target, files]
 
 
 def make_table_rows(
@@ -173,14 +197,18 @@ def make_table_rows(
     are_base = [compared is not None and same_row(config, compared) for config in configs]
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
-    same_dataset = [dataset_keys(config) == dataset_keys(compared) for config in configs] if compared else []
+    index_of_base = next(itertools.compress(itertools.count(), are_base), None)
+    of_base = None if index_of_base is None else rows[index_of_base]
+    same_dataset = [of_base is not None and row.dataset == of_base.dataset for row in rows]
+    same_tokens = [
+        same and of_base is not None and row.has_tokens_of(of_base)
+        for row, same in zip(rows, same_dataset, strict=True)
+    ]
     weights = [[result.weights_id for result in row.done] for row in rows]
     enough = [row.sentences is not None and row.sentences.shape[1] >= FEWEST_SENTENCES for row in rows]
     sentences = [row.sentences if is_enough else None for row, is_enough in zip(rows, enough, strict=True)]
-    scores, losses = (
-        stats.compare_rows(sentences, index, metric, same_dataset, weights)
-        for metric in (stats.of_measure(rows[0].measure), stats.LOSS)
-    )
+    scores = stats.compare_rows(sentences, index, stats.of_measure(rows[0].measure), same_dataset, weights)
+    losses = stats.compare_rows(sentences, index, stats.LOSS, same_tokens, weights)
     published = paper.find_all(configs, base) if paper else [None] * len(rows)
     printed_base = published[reference] if reference is not None else (paper.base if paper else None)
     return [
@@ -207,8 +235,3 @@ def row_settings(config: Config) -> dict[str, Any]:
     flat = config.flat() | nominal_sizes(config.model)
     keys = dict.fromkeys([*ORDER_IN_PAPER, *flat])
     return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
-
-
-def dataset_keys(config: Config) -> tuple:
-    """What decides on which sentences a row is evaluated."""
-    return tuple(getattr(config.data, key) for key in ("task", *CORPUS, "source", "target", "val"))

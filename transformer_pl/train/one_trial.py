@@ -13,6 +13,7 @@ from transformer_pl.config import Component, custom_components_by_key
 from transformer_pl.config.component_sources import keep_sources
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import code_state, describe_environment, project_version
 from transformer_pl.runtime.errors import InputError, described
 from transformer_pl.runtime.files import check_writable, why_unwritable, write_atomically, write_json
@@ -143,6 +144,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
             exempt=checked.exempt,
             convergence=converged and converged.as_record(),
+            vocabulary=value_digest(prepared.tokenizer.vocabulary()),
             finished=time.strftime("%Y-%m-%d %H:%M:%S"),
         )
         trial.set_status("done")  # it is when it has a result, with which the next process may have the trial

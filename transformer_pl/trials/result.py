@@ -52,6 +52,7 @@ class Result(BaseModel):
     wall_s: Amount
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
     convergence: ConvergenceRecord | None = None  # None: not known
+    vocabulary: str = ""  # a digest of the tokens: only perplexities of the same ones can be compared; empty: not known
     finished: str = ""  # date and time
 
     @model_validator(mode="after")
