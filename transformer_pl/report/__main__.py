@@ -267,6 +267,8 @@ def merged(grids: Sequence[tuple[Sweep, list[PlannedTrial]]]) -> tuple[Sweep, li
 
     Raises an InputError for sweeps that no table can hold together.
     """
+    if len(grids) == 1:
+        return grids[0]
     first, rows, trials = grids[0][0], list[Row](), list[PlannedTrial]()
     places: dict[str, int] = {}  # by identity
     for sweep, planned in grids:

@@ -1,0 +1,194 @@
+"""The command on results that are there already: which set, which rows, in what order, beside which base."""
+
+import csv
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tiny_trials
+from helpers import a_result, little_text, write_sweep
+
+from transformer_pl.plan.plan import plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report import __main__ as report
+from transformer_pl.runtime.files import write_json
+from transformer_pl.tasks.translation import Translation
+
+KEYS = tiny_trials.TINY | {"data.val": "val", "data.test": "test"}
+BLEU = Translation.measure
+
+
+def scored(rng, quality, count=60):
+    """The ten numbers of BLEU of each sentence, nats and tokens. quality: the share of n-grams that match."""
+    possible = np.array([9, 8, 7, 6])
+    matching = rng.binomial(possible, quality, (count, 4))
+    rest = np.tile([9, 9, 8, 7, 6, 9, 9], (count, 1))
+    return np.column_stack([matching, rest[:, 1:5] + 0, rest[:, 5:7], rng.normal(9, 1, count), np.full(count, 9)])
+
+
+def finish(path, runs, qualities, seeds=3, **more):
+    """Give each trial of a sweep file a result, whose quality depends on its row: (of val, of test)."""
+    rng = np.random.default_rng(1)
+    sweep = read_sweep(path, seeds=[str(seed) for seed in range(1, seeds + 1)])
+    for one in plan_trials(sweep, runs):
+        one.trial.make()
+        metrics = {}
+        for split, quality in zip(("val", "test"), qualities[sweep.rows[one.row].name], strict=True):
+            sentences = scored(rng, quality)
+            one.trial.save_sentences(split, ["a"] * len(sentences), BLEU, sentences)
+            score = float(BLEU.of_sums(sentences[:, :10].sum(0)))
+            metrics |= {f"{split}/bleu": score, f"{split}/ppl": 3.0, f"{split}/loss": 1.1, f"{split}/chrf": 50.0}
+        write_json(one.trial.folder / "identity.json", one.identity.inputs)
+        ids = {"id": one.identity.trial, "weights_id": one.identity.weights}
+        params = 1000 + len(sweep.rows[one.row].name)
+        config = one.config.flat()
+        one.trial.finish(a_result(metrics=metrics, params=params, config=config, seed=one.config.seed, **ids, **more))
+    return path
+
+
+def records(*words):
+    code, out, err = tiny_trials.ended(report.main, *words, "--format=csv")
+    assert code == 0, err
+    return list(csv.DictReader(io.StringIO(out)))
+
+
+def refused(*words):
+    code, out, err = tiny_trials.ended(report.main, *words)
+    assert (code, out) == (2, ""), out
+    return err
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two sweep files with the same base. h=4 is better on the validation set, and worse on the test set."""
+    folder = tmp_path_factory.mktemp("results")
+    keys = KEYS | {"data.path": little_text(folder / "text", val=60, test=60)}
+    one = write_sweep(folder / "one.yaml", keys | {"variant": ["base", "model.h=4"], "seed": [1, 2, 3]})
+    two = write_sweep(folder / "two.yaml", keys | {"variant": ["base", "model.p_drop=0.2"], "seed": [1, 2, 3]})
+    finish(one, folder / "runs", {"base": (0.5, 0.5), "h=4": (0.8, 0.2)})
+    finish(two, folder / "runs", {"base": (0.5, 0.5), "p_drop=0.2": (0.3, 0.5)})
+    return folder
+
+
+@pytest.fixture
+def words(folder):
+    return [folder / "one.yaml", f"--runs={folder / 'runs'}"]
+
+
+@pytest.mark.parametrize(("split", "sign"), [("val", 1), ("test", -1)])
+def test_differences_are_of_the_set_that_is_named(words, split, sign):
+    base, row = records(*words, f"--split={split}")
+    key = f"{split}/bleu.difference"
+    assert sign * float(row[key]) > 0 and float(row[f"{key}.p"]) < 0.05 and row["name"] == "h=4"
+    assert float(row[f"{split}/bleu.mean"]) - float(base[f"{split}/bleu.mean"]) == pytest.approx(float(row[key]))
+    assert not row.get(f"{ {'val': 'test', 'test': 'val'}[split] }/bleu.difference.p")
+
+
+def test_any_row_can_be_the_base(words, folder):
+    """Names, folders and ids stay; differences turn round."""
+    before, after = records(*words), records(*words, "--base=h=4")
+    assert [one["name"] for one in after] == ["base", "h=4"]
+    key = "val/bleu.difference"
+    assert float(after[0][key]) == -float(before[1][key]) and not after[1][key]
+    assert float(after[0][f"{key}.p"]) == pytest.approx(float(before[1][f"{key}.p"]), abs=0.003)
+    assert "did you mean h=4" in refused(*words, "--base=h=44")
+    assert "(reference)" in tiny_trials.ended(report.main, *words, "--base=h=4", "--format=md")[1]
+
+
+def test_files_with_the_same_base_make_one_table_with_one_correction(words, folder):
+    whole = records(words[0], folder / "two.yaml", words[1], "--together")
+    assert [one["name"] for one in whole] == ["base", "h=4", "p_drop=0.2"]
+    alone = records(*words)[1]
+    assert whole[1]["val/bleu.difference"] == alone["val/bleu.difference"]
+    assert float(whole[1]["val/bleu.difference.low"]) < float(alone["val/bleu.difference.low"])
+    other = folder / "other.yaml"
+    write_sweep(other, KEYS | {"data.path": folder / "text", "variant": ["base", "model.h=2"], "optim.lr_scale": 0.5})
+    finish(other, folder / "runs", {"base": (0.5, 0.5), "h=2": (0.5, 0.5)}, seeds=1)
+    assert "same base" in refused(words[0], other, words[1], "--together")
+    assert "--together" in refused(*words, "--together")
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"), [("file", ["base", "h=4"]), ("score", ["h=4", "base"]), ("params", ["h=4", "base"])]
+)
+def test_rows_stand_in_the_order_that_is_asked_for(words, sort, expected):
+    assert [one["name"] for one in records(*words, f"--sort={sort}")] == expected
+
+
+def test_columns_are_chosen_by_their_headings(words):
+    _, out, _ = tiny_trials.ended(report.main, *words, "--format=md", "--columns=row,p,BLEU")
+    assert next(line for line in out.splitlines() if line.startswith("|")) == "| row | p | BLEU |"
+    assert "did you mean BLEU" in refused(*words, "--columns=row,BLUE")
+
+
+def test_factors_and_pairs_are_tables_of_their_own(words):
+    (pair,) = records(*words, "--pairs")
+    assert (pair["row"], pair["other"]) == ("h=4", "base") and float(pair["difference.p"]) < 0.05
+    assert "two or three factors" in refused(*words, "--factors")
+    assert "give one" in refused(*words, "--factors", "--pairs")
+
+
+def test_a_margin_is_of_the_metric_that_is_compared(words):
+    _, row = records(*words, "--margin=bleu=90")
+    assert row["val/bleu.difference.within.90"] == "equal*"
+    assert "--margin chrf" in refused(*words, "--margin=chrf=1")
+
+
+def test_results_can_be_read_without_their_text(words, folder, tmp_path):
+    """As on another machine. A row that was added since is not known."""
+    before = records(*words)
+    shutil.move(folder / "text", tmp_path / "elsewhere")
+    try:
+        assert records(*words) == before
+        longer = folder / "longer.yaml"
+        keys = KEYS | {"data.path": folder / "text"}
+        write_sweep(longer, keys | {"variant": ["base", "model.h=4", "model.h=1"], "seed": [1, 2, 3]})
+        assert [one["done"] for one in records(longer, words[1])] == ["3", "3", "0"]
+    finally:
+        shutil.move(tmp_path / "elsewhere", folder / "text")
+
+
+def test_two_texts_of_one_name_are_named(folder, tmp_path):
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    one = next(path for path in sorted((runs / "trials").glob("h=4*-s1-*")))
+    inputs = json.loads((one / "identity.json").read_text())
+    (one / "identity.json").write_text(json.dumps(inputs | {"data": {"files": {"val.en": ["0"]}}}))
+    shutil.move(folder / "text", tmp_path / "elsewhere")
+    try:
+        assert "different ones" in refused(folder / "one.yaml", f"--runs={runs}")
+    finally:
+        shutil.move(tmp_path / "elsewhere", folder / "text")
+
+
+def test_rows_on_the_same_evaluation_text_are_compared_whatever_the_training_text(tmp_path):
+    """As with back-translation, or a filter."""
+    first = little_text(tmp_path / "first", val=60, test=60)
+    shutil.copytree(first, tmp_path / "second")
+    with (tmp_path / "second" / "train.en").open("a") as en, (tmp_path / "second" / "train.de").open("a") as de:
+        en.write("more\n")
+        de.write("mehr\n")
+    path = write_sweep(tmp_path / "texts.yaml", KEYS | {"data.path": [str(first), str(tmp_path / "second")]})
+    (names, runs) = ([row.name for row in read_sweep(path).rows], tmp_path / "runs")
+    finish(path, runs, {names[0]: (0.5, 0.5), names[1]: (0.8, 0.5)}, vocabulary="x")
+    words = [path, f"--runs={runs}", "--seeds=1,2,3", f"--base={names[0]}"]
+    assert float(records(*words)[1]["val/bleu.difference.p"]) < 0.05
+    (tmp_path / "second" / "val.de").write_text((first / "val.de").read_text().upper())
+    finish(path, runs, {names[0]: (0.5, 0.5), names[1]: (0.8, 0.5)})
+    assert not records(*words)[1]["val/bleu.difference"]
+
+
+def test_perplexities_of_other_tokens_are_not_compared(folder, tmp_path):
+    """The vocabularies of the trials are known by their digest."""
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    words = [folder / "one.yaml", f"--runs={runs}"]
+    assert records(*words)[1]["val/loss.difference.p"]
+    for path in (runs / "trials").glob("h=4*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": "other"}))
+    for path in (runs / "trials").glob("base*/result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": "one"}))
+    _, row = records(*words)
+    assert not row["val/loss.difference.p"] and row["val/bleu.difference.p"]
