@@ -24,7 +24,7 @@ def table_row(ours, published=None, params=9):
         for seeds in (ours, [1])
     )
     printed = PublishedRow(label="A", score=published) if published else None
-    return TableRow(results, {}, printed, False, base, None, None)
+    return TableRow(results, {}, printed, False, base, None, None, PAPER.base)
 
 
 def order_note(rows):

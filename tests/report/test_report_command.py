@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -192,3 +193,65 @@ def test_perplexities_of_other_tokens_are_not_compared(folder, tmp_path):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": "one"}))
     _, row = records(*words)
     assert not row["val/loss.difference.p"] and row["val/bleu.difference.p"]
+
+
+# --- Names of one's own
+
+
+def write_names(folder, text):
+    path = folder / "names.yaml"
+    path.write_text(text)
+    return path
+
+
+NAMES = """
+rows:
+  - heading: Heads
+  - {row: h=4, name: four heads, published: {bleu: 25.5, source: "a paper"}}
+  - {row: base, name: eight heads}
+"""
+
+
+def test_rows_have_names_of_one_s_own_in_every_format(words, tmp_path):
+    path, printed = write_names(tmp_path, NAMES), {}
+    for form in ("terminal", "md", "tex"):
+        _, printed[form], _ = tiny_trials.ended(report.main, *words, f"--rows={path}", f"--format={form}")
+        heads, four, eight = (printed[form].rindex(text) for text in ("Heads", "four heads", "eight heads"))
+        assert heads < four < eight
+        assert "four heads is" in " ".join(printed[form].split()) and "25.5" in printed[form]
+    code, out, err = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=html")
+    assert code == 0, err
+    page = Path(out.strip()).read_text()
+    assert page.index(">Heads<") < page.index("four heads", page.index("<tbody>")) and "four heads" in page
+    first, second = records(*words, f"--rows={path}")
+    assert (first["name"], second["name"]) == ("h=4", "base") and first["published"] == "25.5"
+    assert first["val/bleu.difference"] == records(*words)[1]["val/bleu.difference"]
+
+
+def test_a_file_beside_the_sweep_file_is_read(folder, tmp_path):
+    shutil.copy(folder / "one.yaml", tmp_path)
+    write_names(tmp_path, NAMES).rename(tmp_path / "one.rows.yaml")
+    _, out, _ = tiny_trials.ended(report.main, tmp_path / "one.yaml", f"--runs={folder / 'runs'}", "--format=md")
+    assert "| eight heads |" in out
+
+
+def test_rows_without_a_name_come_last_and_other_sets_show_no_number(words, tmp_path):
+    path = write_names(tmp_path, "rows: [{heading: A}, {row: h=4, name: four, published: {bleu: 3, split: test}}]")
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=md")
+    assert out.index("**A**") < out.index("| four |") < out.index("**Others**") < out.index("| base |")
+    assert "published" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("rows: [{row: h=5, name: five}]", "did you mean h=4"),
+        ("rows: [{row: h=4, name: a}, {row: h=4, name: b}]", "row = h=4"),
+        ("rows: [{row: h=4, name: a}, {row: base, name: a}]", "name = a"),
+        ("rows: [{name: a}]", "heading"),
+        ("rows: [{row: h=4, title: a}]", "rows.0.title"),
+        ("- {row: h=4}", "names.yaml"),
+    ],
+)
+def test_files_of_names_that_do_not_fit(words, tmp_path, text, named):
+    assert named in refused(*words, f"--rows={write_names(tmp_path, text)}")

@@ -36,6 +36,7 @@ class Row(NamedTuple):
     name: str  # what differs from base: `h=4`
     configs: list[Config]  # by seed
     keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
+    title: str = ""  # the user's own name for it, in tables; empty: none
 
 
 class Sweep(NamedTuple):

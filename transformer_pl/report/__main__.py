@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from transformer_pl.plan.options import TableOptions, add_sweep_options, other_table, sweep_file, sweep_folder
@@ -42,6 +43,7 @@ class ReportOptions(TableOptions):
     margin: tuple[tuple[str, float], ...] = ()  # of metrics: within it a difference counts as none
     split: str = "val"  # the set that is compared
     columns: tuple[str, ...] = ()  # by their headings; none: all that fit
+    rows: Path | None = None  # a file of names for the rows; None: the one beside the sweep file, if there is one
     sort: str = "file"  # the order of rows: file, params or score
     together: bool = False  # one table of several sweep files
     pairs: bool = False  # every row against every other, in place of the usual table
@@ -67,7 +69,7 @@ class ReportOptions(TableOptions):
         if needed:
             how = "--row COLUMN and --metric COLUMN say what its columns mean"
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
-        of_sweeps = ("factors", "together", "scale", "set", "seeds", "retune", "storage", "trials")
+        of_sweeps = ("factors", "together", "rows", "scale", "set", "seeds", "retune", "storage", "trials")
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
@@ -175,6 +177,8 @@ def read_options(argv: list[str]) -> ReportOptions:
     table.add_argument("--split", choices=EVALUATION, default="val", help="the set that is compared (%(default)s)")
     table.add_argument("--columns", type=names, metavar="A,B", help="only these, by their headings, in this order")
     table.add_argument("--sort", choices=("file", "params", "score"), default="file", help="the rows (as in the file)")
+    own = "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)"
+    table.add_argument("--rows", type=Path, metavar="FILE", help=own)
     together = "one table of several files with the same base, with one correction for all of their rows"
     table.add_argument("--together", action="store_true", help=together)
     pairs = "every row against every other, with one correction, in place of the usual table"
@@ -240,7 +244,8 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
             check_writable(folder)
             write_search_page(results, table, folder)
     else:
-        from transformer_pl.report.columns import table_of
+        from transformer_pl.report.columns import row_results, table_of
+        from transformer_pl.report.row_names import arranged, read_row_names, reordered, with_headings
 
         sweep, planned = merged([_grid(one, read_yaml(one), options) for one in files])
         folder = sweep_folder(sweep, options)
@@ -249,9 +254,14 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
         if options.pairs or options.factors:
             table = _contrasts(sweep, planned, options, margin)
         else:
-            table = table_of(sweep, planned, options.paper, folder, margin, options.split)
+            names = read_row_names(file, options.rows) if len(files) == 1 else None
+            if names:
+                sweep, planned = arranged(sweep, planned, names)
             if options.sort != "file":
-                table = table.ordered(_order(table, options))
+                sweep, planned = reordered(sweep, planned, _order(row_results(sweep, planned, options.split), options))
+            table = table_of(sweep, planned, options.paper, folder, margin, options.split)
+            if names and options.sort == "file":
+                table = with_headings(table, names, measure, options.split)
         if options.columns:
             table = table.chosen(options.columns)
         if page:
@@ -289,13 +299,13 @@ def merged(grids: Sequence[tuple[Sweep, list[PlannedTrial]]]) -> tuple[Sweep, li
     return first._replace(name=name, rows=rows), trials
 
 
-def _order(table: Table, options: ReportOptions) -> list[int]:
+def _order(rows: Sequence[Any], options: ReportOptions) -> list[int]:
     """The places of the rows by their parameters, or by their scores, the best first; rows without one come last."""
-    measure = table.rows[0].measure
-    key = "params" if options.sort == "params" else f"{options.split}/{measure.name}.mean"
-    sign = 1 if options.sort == "params" or measure.lower_is_better else -1
-    values = [record[key] for record in table.records]
-    return sorted(range(len(values)), key=lambda i: math.inf if values[i] is None else sign * values[i])
+    by_params = options.sort == "params"
+    sign = 1 if by_params or rows[0].measure.lower_is_better else -1
+    values = [row.params if by_params else (fmean(row.scores) if row.scores else None) for row in rows]
+    keys = [math.inf if value is None else sign * value for value in values]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _contrasts(sweep: Sweep, planned: list[PlannedTrial], options: ReportOptions, margin: float | None) -> Table:

@@ -67,7 +67,10 @@ def row_results(sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val
     trials: list[list[Trial]] = [[] for _ in sweep.rows]
     for planned_trial in planned:
         trials[planned_trial.row].append(planned_trial.trial)
-    return [read_row(row.configs[0], seeds, row.name, split) for row, seeds in zip(sweep.rows, trials, strict=True)]
+    return [
+        read_row(row.configs[0], seeds, row.name, split)._replace(title=row.title)
+        for row, seeds in zip(sweep.rows, trials, strict=True)
+    ]
 
 
 def build_table(

@@ -262,7 +262,7 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
             f"{counted(len(untested), 'row')} cannot be tested: this takes several seeds if base has, and else one."
         )
     if any(row.dataset != results[0].dataset for row in results):
-        sentences.append("Rows that are evaluated on different text are not compared.")
+        sentences.append("Rows on different datasets are not compared.")
     elif len({(row.config.data.vocab_size, row.config.data.tokenizer) for row in results}) > 1 or not all(
         row.has_tokens_of(results[0]) for row in results
     ):

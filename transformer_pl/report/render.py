@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich import box
@@ -46,6 +47,7 @@ class Table(NamedTuple):
     notes: Sequence[str] = ()
     rows: Sequence[Any] = ()  # what all this is made from; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
+    headings: Mapping[int, str] = MappingProxyType({})  # between rows: by the place of the row below it
 
     @classmethod
     def of_records(cls, records: Sequence[dict[str, Any]]) -> "Table":
@@ -73,15 +75,6 @@ class Table(NamedTuple):
         rest = [column._replace(name="") for column in self.all_columns if column.name not in names]
         return self._replace(all_columns=[*(known[name]._replace(drop_rank=None) for name in names), *rest])
 
-    def ordered(self, places: Sequence[int]) -> "Table":
-        """The table with its rows in this order."""
-
-        def moved(values: Sequence[Any]) -> list[Any]:
-            return [values[place] for place in places] if values else []
-
-        columns = [one._replace(cells=moved(one.cells), values=moved(one.values)) for one in self.all_columns]
-        return self._replace(all_columns=columns, rows=moved(self.rows))
-
     @property
     def records(self) -> list[dict[str, Any]]:
         """One for each row, for programs."""
@@ -101,12 +94,14 @@ class Table(NamedTuple):
         """
         console, shown, notes = Console(width=UNBROKEN), self.columns, list(self.notes)
         for last in sorted({column.drop_rank for column in self.columns if column.drop_rank is not None}):
-            if console.measure(_grid(shown)).minimum <= width:
+            if console.measure(_grid(shown, self.headings)).minimum <= width:
                 break
             shown = [column for column in shown if column.drop_rank is None or column.drop_rank > last]
         if hidden := [column.name for column in self.columns if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {notes[-1]}"]
-        return Group(*map(Text, self.opening), _grid(shown), *(Text(note, style="dim") for note in notes))
+        return Group(
+            *map(Text, self.opening), _grid(shown, self.headings), *(Text(note, style="dim") for note in notes)
+        )
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -115,6 +110,8 @@ class Table(NamedTuple):
             for place, column in enumerate(self.columns)
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
+        for place, heading in sorted(self.headings.items(), reverse=True):
+            table.insert(2 + place, f"| **{heading}** |{' |' * (len(columns) - 1)}")
         return "\n".join([*self.opening, *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def csv(self) -> str:
@@ -137,6 +134,8 @@ class Table(NamedTuple):
             columns = [column for column in columns if column.drop_rank is None or column.drop_rank > last]
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
         head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
+        for place, heading in sorted(self.headings.items(), reverse=True):
+            body.insert(place, rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{_latex(heading)}}}}} \\")
         begin = rf"\small\setlength{{\tabcolsep}}{{3pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
         caption = " ".join(filter(None, [self.summary, *self.notes])).replace(LEGEND, "").replace("  ", " ").strip()
@@ -151,7 +150,7 @@ class Table(NamedTuple):
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _grid(columns: list[Column]) -> Grid:
+def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:
     """The columns as rich lays them out. A heading of several words has two lines; names of rows wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, column in enumerate(columns):
@@ -164,7 +163,9 @@ def _grid(columns: list[Column]) -> Grid:
             min_width=min(width, NAME_WIDTH) if wraps else width,
             overflow="fold",
         )
-    for cells in zip(*(column.cells for column in columns), strict=True):
+    for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        if place in headings:
+            grid.add_row(Text(headings[place], style="italic"))
         grid.add_row(*map(Text, cells))
     return grid
 

@@ -39,6 +39,7 @@ class RowResults(NamedTuple):
     machines: Sequence[dict[str, Any]] = ()  # of the finished seeds, see `Trial.machine`
     name: str = ""  # what differs from base: `h=4`
     split: str = "val"  # the set that is reported
+    title: str = ""  # the user's own name for it; empty: none
     text: Any = None  # identifies the text of this set; None: its keys do
 
     @property
@@ -141,6 +142,8 @@ class TableRow:
     def title(self) -> str:
         """The name of the row, after a letter of the paper's table: `(A) h=4`. A word of the paper stands alone."""
         label = self.label
+        if self.results.title:
+            return self.results.title + (" (reference)" if self.is_reference else "")
         if self.is_reference:
             return f"{label if label[:1] == '(' else ''} {self.results.name} (reference)".strip()
         return label if self.is_base or (label and label[0] != "(") else f"{label} {self.results.name}".strip()
@@ -176,7 +179,7 @@ def read_row(config: Config, trials: Sequence[Trial], name: str = "", split: str
     endings = [convergence.trial_convergence(trial) for trial in trials]
     machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
     states, text = [trial.state() for trial in trials], _text_of(config, trials, split)
-    return RowResults(config, results, states, sentences, endings, machines, name, split, text)
+    return RowResults(config, results, states, sentences, endings, machines, name, split, text=text)
 
 
 def _text_of(config: Config, trials: Sequence[Trial], split: str) -> Any:

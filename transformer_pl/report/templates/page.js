@@ -25,6 +25,7 @@ const sortBy = (heading, column) => {
   headings.forEach((other) => { other.ariaSort = null; });
   heading.ariaSort = direction > 0 ? "ascending" : "descending";
   const body = results.tBodies[0];
+  body.querySelectorAll(".heading").forEach((row) => row.remove()); // they belong to the order of the file
   const cell = (row) => { // without the small print
     const texts = [...row.cells[column].childNodes].filter((node) => node.nodeName !== "SMALL");
     return texts.map((node) => node.textContent).join("").trim();

@@ -1,0 +1,120 @@
+"""Names of one's own for the rows of a table, and headings between them: a file such as `table3.rows.yaml`.
+
+    rows:
+      - heading: Heads
+      - {row: base, name: eight heads}
+      - {row: h=4, name: four heads, published: {bleu: 25.5, source: "Vaswani et al. 2017, Table 3"}}
+
+`row` is what differs from base, as the table calls it. The file changes what is printed, and no id or folder.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, ValidationError, model_validator
+
+from transformer_pl.config import Section
+from transformer_pl.config.types import constraint_of
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report.render import Column, Table
+from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.files import read_yaml
+
+
+class Published(Section):
+    """A number that others have printed for a row: its metric is a key of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    split: Literal["val", "test"] = "val"
+    source: str = ""
+
+
+class Entry(Section):
+    """A heading, or a row with its name."""
+
+    heading: str = ""
+    row: str = ""
+    name: str = ""
+    published: Published | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Entry":
+        if bool(self.heading) == bool(self.row):
+            raise ValueError("must have either heading, or row and what is said of it")
+        return self
+
+
+class RowNames(Section):
+    """The content of such a file."""
+
+    rows: list[Entry]
+
+    def of_rows(self) -> list[Entry]:
+        """The entries that are no headings."""
+        return [entry for entry in self.rows if entry.row]
+
+    def headings(self) -> dict[int, str]:
+        """By the place of the row that it stands before."""
+        places = [sum(bool(entry.row) for entry in self.rows[:index]) for index in range(len(self.rows))]
+        return {place: entry.heading for place, entry in zip(places, self.rows, strict=True) if entry.heading}
+
+
+def read_row_names(sweep_file: Path, given: Path | None) -> RowNames | None:
+    """Read the file that is given, or the one beside the sweep file; None where there is none."""
+    beside = sweep_file.with_suffix(".rows.yaml")
+    path = given or (beside if beside.is_file() else None)
+    if path is None:
+        return None
+    try:
+        names = RowNames.model_validate(read_yaml(path))
+    except ValidationError as error:
+        places = [".".join(map(str, mistake["loc"])) for mistake in error.errors()]
+        mistakes = [constraint_of(mistake) for mistake in error.errors()]
+        raise InputError(*(f"{path}: {place}: {how}" for place, how in zip(places, mistakes, strict=True))) from None
+    for kind in ("row", "name"):
+        values = [value for entry in names.of_rows() if (value := getattr(entry, kind))]
+        if twice := [value for index, value in enumerate(values) if value in values[:index]]:
+            raise InputError(f"{path}: {kind} = {shown(twice[0])}: stands there twice; change one")
+    return names
+
+
+def arranged(sweep: Sweep, planned: list[PlannedTrial], names: RowNames) -> tuple[Sweep, list[PlannedTrial]]:
+    """The sweep with its rows in the order of the file and called by its names; other rows come last.
+
+    Raises an InputError for rows that it does not have.
+    """
+    known, entries = [row.name for row in sweep.rows], names.of_rows()
+    if unknown := [entry.row for entry in entries if entry.row not in known]:
+        raise InputError(
+            *(f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown)
+        )
+    titles = {known.index(entry.row): entry.name for entry in entries}
+    order = [*titles, *(place for place in range(len(known)) if place not in titles)]
+    rows = [row._replace(title=titles.get(place, "")) for place, row in enumerate(sweep.rows)]
+    return reordered(sweep._replace(rows=rows), planned, order)
+
+
+def reordered(sweep: Sweep, planned: list[PlannedTrial], order: list[int]) -> tuple[Sweep, list[PlannedTrial]]:
+    """The sweep with its rows in another order."""
+    places = {old: new for new, old in enumerate(order)}
+    reference = None if sweep.reference is None else places[sweep.reference]
+    trials = sorted((one._replace(row=places[one.row]) for one in planned), key=lambda one: one.row)
+    return sweep._replace(rows=[sweep.rows[old] for old in order], reference=reference), trials
+
+
+def with_headings(table: Table, names: RowNames, metric: str, split: str) -> Table:
+    """The table of an arranged sweep with the headings of the file and the numbers that others have printed."""
+    entries, headings = names.of_rows(), names.headings()
+    if len(entries) < len(table.rows) and headings:
+        headings[len(entries)] = "Others"
+    published = [entry.published if entry.published and entry.published.split == split else None for entry in entries]
+    numbers: list[Any] = [one and (one.model_extra or {}).get(metric) for one in published]
+    numbers += [None] * (len(table.rows) - len(numbers))
+    if any(number is not None for number in numbers):
+        sources = ", ".join(dict.fromkeys(one.source for one in published if one and one.source))
+        cells = ["" if number is None else f"{number:g}" for number in numbers]
+        column = Column("published", cells, "published", numbers, f"As printed by: {sources}." if sources else "")
+        table = table._replace(all_columns=[*table.all_columns, column])
+    return table._replace(headings=headings)
