@@ -24,6 +24,7 @@ from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.sweep import grid
+from transformer_pl.tasks.language_model import LanguageModel
 from transformer_pl.train import __main__ as train
 from transformer_pl.train.rehearsal import Rehearsal
 
@@ -99,6 +100,7 @@ TINY = tiny_trials.TINY | {
 }
 PLACEHOLDERS = {
     "TRIAL": "table3-A/base/s1",
+    "language-model/base/s1": "s7",
     "DIR": "runs",
     "NAME@SCALE": "search-regularisation@demo",
     "FOLDER": "text",
@@ -117,6 +119,10 @@ def workplace(tmp_path_factory):
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
     for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))
+    language_model = {"data.task": f"{LanguageModel.__module__}.LanguageModel", "model.N_encoder": 0}
+    (folder / "demo-lm.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": 4} | language_model))
+    scores = [f"{model},{lr},{seed},{seed / 7}" for model in "ab" for lr in (0.1, 0.2) for seed in (1, 2, 3)]
+    (folder / "runs.csv").write_text("\n".join(["model,lr,seed,acc", *scores]))
     (folder / "my_sweep.yaml").write_text(example("yaml", "name: my-sweep"))
     (template,) = [body for _, body in FENCED.findall(TEMPLATE[0].read_text(encoding="utf-8")) if TEMPLATE[1] in body]
     (folder / "my_scale.yaml").write_text(template.replace("vocab_size: 4000", "vocab_size: 300"))  # the text is tiny
@@ -132,8 +138,9 @@ def workplace(tmp_path_factory):
     (folder / "alibi.yaml").write_text(example("yaml", "name: alibi", SLOTS))
     with pytest.MonkeyPatch.context() as patch, in_a_command():
         patch.chdir(folder)
-        for heads in (1, 4, 8, 16, 32):
-            assert train.main(["--scale=demo.yaml", f"--model.h={heads}"]) == 0
+        for heads, seed in itertools.product((1, 4, 8, 16, 32), (1, 2)):
+            assert train.main(["--scale=demo.yaml", f"--model.h={heads}", f"--seed={seed}"]) == 0
+        assert train.main(["--scale=demo-lm.yaml", "--seed=7"]) == 0
         assert sweep.main(["sweeps/table3_A.yaml", "--scale", "demo.yaml", "--seeds", "1"]) == 0  # all are trained
     return folder
 
@@ -156,7 +163,7 @@ def here(workplace, monkeypatch):
 
 def with_tiny_scale(words, default="--scale demo.yaml"):
     """Name the tiny scale of the same name in place of a shipped one, and train for no more than six steps."""
-    words = [re.sub(r"^(--scale=)?(demo|multi30k)$", r"\1\2.yaml", word) for word in words]
+    words = [re.sub(r"^(--scale=)?(demo|demo-lm|multi30k)$", r"\1\2.yaml", word) for word in words]
     words = [re.sub(r"^(--optim.max_steps|--trainer.val_every)=\d+$", r"\1=6", word) for word in words]
     return words if any(word.startswith("--scale") for word in words) else words + default.split()
 
@@ -179,7 +186,9 @@ def run_sweep(words):
 
 
 def run_report(words):
-    return report.main([*words, "--scale", "demo.yaml", "--seeds", "1"])
+    if words[0].endswith(".csv"):
+        return report.main(words)
+    return report.main([*words, "--scale", "demo.yaml", "--seeds", "1,2" if "--pairs" in words else "1"])
 
 
 def run_train(words):

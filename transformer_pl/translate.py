@@ -23,7 +23,7 @@ examples:
   python -m transformer_pl.sweep --list                                       which trials there are
   python -m transformer_pl.translate table3-A/h=4/s1 sentences.txt --beam 4   every line of a file
   python -m transformer_pl.translate table3-A/base/s1                         lines as you type them
-  python -m transformer_pl.translate language_model/base/s1 --temperature 0.8 what a language model adds to them
+  python -m transformer_pl.translate language-model/base/s1 --temperature 0.8 what a language model adds to them
 """
 
 
