@@ -6,10 +6,12 @@ import json
 import statistics
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny_trials
+import wandb
 from helpers import ROOT
 from scipy import stats
 
@@ -206,6 +208,35 @@ def test_every_format_has_the_table(tmp_path):
     assert page == str(tmp_path / "runs.report" / "report.html")
     text = (tmp_path / "runs.report" / "report.html").read_text()
     assert "<svg" in text and "0.930" in text and (tmp_path / "runs.report/figures/differences.pdf").exists()
+
+
+class FakeApi:
+    """What W&B's API answers, as its documentation has it: no server is here to ask."""
+
+    asked = []
+
+    def runs(self, path, filters):
+        self.asked.append((path, filters))
+        if "nothing" in str(filters):
+            return []
+        if "broken" in str(filters):
+            raise ConnectionError("no answer")
+        return [
+            SimpleNamespace(
+                name=f"{h}-{s}", state="finished", config={"h": h, "seed": s}, summary={"acc": acc, "_step": 9}
+            )
+            for h, values in SCORES.items()
+            for s, acc in enumerate(values)
+        ]
+
+
+def test_runs_of_a_group_online_make_the_same_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(wandb, "Api", FakeApi)
+    words = ["--row=h", "--metric=acc", "--seed=seed", "--base=1", "--format=csv"]
+    online, local = printed("wandb://me/project/group", *words), printed(write(tmp_path, *lines_of()), *words)
+    assert online == local and FakeApi.asked[-1][0] == "me/project" and "group" in str(FakeApi.asked[-1][1])
+    for group, named in (("nothing", "no runs"), ("broken", "no answer")):
+        assert named in refused(f"wandb://me/project/{group}", *words)
 
 
 def test_nothing_slow_is_imported(tmp_path):

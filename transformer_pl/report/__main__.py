@@ -61,7 +61,9 @@ class ReportOptions(TableOptions):
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         of_runs = ("row", "metric", "seed", "lower_is_better")
         if not any(map(_is_of_runs, self.files)):
-            refuse_options(self, of_runs, "is for a CSV file of runs (.csv or .tsv), which is not given")
+            refuse_options(
+                self, of_runs, "is for runs (a .csv or .tsv file, or wandb://ENTITY/PROJECT/GROUP), which are not given"
+            )
             return
         if len(self.files) > 1:
             raise InputError(f"{', '.join(map(str, self.files))}: a CSV file of runs must stand alone; give one file")
@@ -110,7 +112,7 @@ def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
 
 
 def _is_of_runs(file: Path) -> bool:
-    return file.suffix in (".csv", ".tsv")
+    return file.suffix in (".csv", ".tsv") or str(file).startswith("wandb:/")
 
 
 def _of_runs(options: ReportOptions) -> Table | Path:
@@ -133,7 +135,8 @@ def _of_runs(options: ReportOptions) -> Table | Path:
     from transformer_pl.report.figures import forest  # matplotlib takes a second
     from transformer_pl.report.html import write_html
 
-    folder, drawing = file.with_suffix(".report"), forest(table.rows, [None] * len(table.rows))
+    folder = file.with_suffix(".report") if file.suffix else Path(f"{file.name}.report")
+    drawing = forest(table.rows, [None] * len(table.rows))
     check_writable(folder)
     return write_html(folder, file.name, table, {"differences": drawing} if drawing else {})
 

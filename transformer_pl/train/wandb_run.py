@@ -22,6 +22,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.environment import PROJECT, why_unreachable
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import plain
 
@@ -73,6 +74,26 @@ class WandbRun:
                 self._process.wait(END_S if exit_code else SEND_S + END_S)  # it ends itself earlier
             if self._process.returncode:
                 print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
+
+
+def runs_online(address: str) -> list[dict[str, Any]]:
+    """The runs of a group or a sweep at W&B's server, by their columns as its table of runs exports them.
+
+    address: ENTITY/PROJECT/GROUP, where the last part may be the id of a sweep. Raises an InputError where there are
+    none, or where the server does not answer.
+    """
+    import wandb
+
+    entity, project, group = ["", "", *address.strip("/").split("/")][-3:]
+    try:
+        found = wandb.Api().runs(f"{entity}/{project}", filters={"$or": [{"group": group}, {"sweep": group}]})
+        runs = [{"Name": run.name, "State": run.state, **run.config, **dict(run.summary)} for run in found]
+    except Exception as error:  # of the network, of the server, of a missing key
+        remedy = "log in with `wandb login`, or export the table of runs as CSV"
+        raise InputError(f"wandb://{address}: cannot be read: {type(error).__name__}: {error}; {remedy}") from None
+    if not runs:
+        raise InputError(f"wandb://{address}: has no runs; give ENTITY/PROJECT/GROUP, or the id of a sweep as GROUP")
+    return runs
 
 
 # ---------------------------------------------------------------------------------------------------------------------
