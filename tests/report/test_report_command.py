@@ -14,6 +14,8 @@ from helpers import a_result, little_text, write_sweep
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
+from transformer_pl.report.columns import table_of
+from transformer_pl.report.runs_table import RunsOptions, runs_table
 from transformer_pl.runtime.files import write_json
 from transformer_pl.tasks.translation import Translation
 
@@ -193,6 +195,22 @@ def test_perplexities_of_other_tokens_are_not_compared(folder, tmp_path):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": "one"}))
     _, row = records(*words)
     assert not row["val/loss.difference.p"] and row["val/bleu.difference.p"]
+
+
+def test_a_csv_of_the_trials_has_the_same_means_and_the_same_part_of_the_seeds(words, folder, tmp_path):
+    _, out, _ = tiny_trials.ended(report.main, *words, "--trials", "--format=csv")
+    path = tmp_path / "trials.csv"
+    path.write_text(out)
+    sweep = read_sweep(folder / "one.yaml")
+    ours = table_of(sweep, plan_trials(sweep, folder / "runs"))
+    theirs = runs_table(path, RunsOptions(row=("row",), metric=("val/bleu",), seed="seed"))
+    for key in ("name", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference", "val/bleu.n"):
+        assert [one[key] for one in theirs.records] == [one[key] for one in ours.records]
+    for one, other in zip(theirs.rows, ours.rows, strict=True):
+        assert np.array(one.score.row_mean.parts) == pytest.approx(np.array(other.score.row_mean.parts))
+        assert one.score.row_mean.variance_by_sentences == 0 < other.score.row_mean.variance_by_sentences
+    parts = [np.array(rows[1].score.difference.parts) for rows in (theirs.rows, ours.rows)]
+    assert parts[0] == pytest.approx(parts[1])
 
 
 # --- Names of one's own

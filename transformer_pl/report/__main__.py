@@ -61,9 +61,8 @@ class ReportOptions(TableOptions):
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         of_runs = ("row", "metric", "seed", "lower_is_better")
         if not any(map(_is_of_runs, self.files)):
-            refuse_options(
-                self, of_runs, "is for runs (a .csv or .tsv file, or wandb://ENTITY/PROJECT/GROUP), which are not given"
-            )
+            given = "a .csv or .tsv file, or wandb://ENTITY/PROJECT/GROUP"
+            refuse_options(self, of_runs, f"is for runs ({given}), which are not given")
             return
         if len(self.files) > 1:
             raise InputError(f"{', '.join(map(str, self.files))}: a CSV file of runs must stand alone; give one file")
