@@ -196,6 +196,7 @@ HUB = {"data.path": None, "data.hub": "some/one"}
         Change("data.train", "other"),
         Change("data.train_pairs", 30),
         Change("data.vocab_size", 310),
+        Change("data.vocabulary_from", "FOLDER/text2"),
         Change("data.batches", "ablations.word_dropout.TargetWordDropout"),
         Change("data.batch_tokens", 96),
         Change("data.max_length", 9),

@@ -152,9 +152,13 @@ def check_task(config: Config) -> None:
 def open_corpus(data: Data) -> Corpus:
     """The corpus of the task that `data` names: see `Task.corpus`.
 
-    The path and the code of a task from outside of the project are part of the fingerprint. Raises an InputError also
-    where such a task fails.
+    The path and the code of a task from outside of the project are part of the fingerprint, and so is the text that the
+    tokenizer learns from. Raises an InputError also where such a task fails.
     """
+    if data.vocabulary_from is not None:
+        corpus = open_corpus(data.model_copy(update={"vocabulary_from": None}))
+        learned = {"vocabulary_from": open_corpus(data.of_vocabulary).fingerprint}
+        return replace(corpus, fingerprint=corpus.fingerprint | learned)
     task = task_of(data)
     digest = task_digest(data)
     if not digest:  # the core's

@@ -86,6 +86,7 @@ def test_the_base_never_moves():
         "optim.beta2": 0.98,
         "optim.eps": 1e-9,
         "data.vocab_size": 37_000,
+        "data.vocabulary_from": None,
         "data.batches": "transformer_pl.data.batches.TrainStream",
         "data.batch_tokens": 25_000,
         "data.source": "en",

@@ -4,12 +4,14 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import numpy as np
 import pytest
+from helpers import little_text
 
 from transformer_pl.config import Data
 from transformer_pl.data import prepare as preparing
@@ -17,7 +19,7 @@ from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared, token_type
 from transformer_pl.data.selection import count_pairs
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import Corpus
+from transformer_pl.task import Corpus, open_corpus
 
 DATA = Data(vocab_size=300)
 PAIRS = {
@@ -219,3 +221,23 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     counted = count_pairs(in_memory(MIXED), Data(**keys), lambda *_: None)
     assert counted["train"] == {"pairs": len(used)} | left_out
     assert counted["val"] == {"pairs": 2, "equal": 0, "seen": 0}  # a pair that comes twice need not be a training pair
+
+
+def test_the_vocabulary_may_be_learned_from_another_text(tmp_path):
+    """It is that text's own, and the text stays the trial's. Another text, or the same one elsewhere, is told apart."""
+    few, many = little_text(tmp_path / "few", train=30), little_text(tmp_path / "many", train=200)
+    data = Data(path=str(few), vocab_size=300)
+    shared = data.model_copy(update={"vocabulary_from": str(many)})
+    own, of_many, both = (
+        prepare(one, tmp_path / "runs") for one in (data, data.model_copy(update={"path": str(many)}), shared)
+    )
+    assert both.tokenizer.vocabulary() == of_many.tokenizer.vocabulary() != own.tokenizer.vocabulary()
+    assert both.text("val") == own.text("val") and len(both.split("train").source) == 30
+    moved = shutil.copytree(many, tmp_path / "moved")
+    ids = [
+        fingerprint_id(one, open_corpus(one))
+        for one in (shared, shared.model_copy(update={"vocabulary_from": str(moved)}), data)
+    ]
+    assert ids[0] == ids[1] == both.folder.name != ids[2]
+    with pytest.raises(InputError, match="nowhere"):
+        prepare(data.model_copy(update={"vocabulary_from": "nowhere"}), tmp_path / "runs")

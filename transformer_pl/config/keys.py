@@ -134,6 +134,9 @@ class Data(Section):
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
         default=37_000, description="tokens of both languages together, special tokens included (Section 5.1)"
     )
+    vocabulary_from: TextOrNone = Field(
+        default=None, description="folder whose training text the tokenizer learns from; unset: the text itself"
+    )
     batches: Component = _component(
         "TrainStream", "the training batches: their text, order and changes", "transformer_pl.data.batches"
     )
@@ -143,6 +146,13 @@ class Data(Section):
     max_length: Count = Field(
         default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
     )
+
+    @property
+    def of_vocabulary(self) -> "Data":
+        """The text that the tokenizer learns from."""
+        if self.vocabulary_from is None:
+            return self
+        return self.model_copy(update={"path": self.vocabulary_from, "vocabulary_from": None, "train_pairs": None})
 
     @property
     def short_name(self) -> str:

@@ -97,8 +97,14 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     """Write all files of a prepared dataset, after the corpus has been read once to find mistakes in it."""
     splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    step = -(-2 * splits["train"]["pairs"] // MOST_SENTENCES)
-    tokenizer, model = learn_tokenizer(data, lambda: itertools.islice(used_pairs("train", corpus, data), 0, None, step))
+    learned, text, count = data.of_vocabulary, corpus, splits["train"]["pairs"]
+    if learned != data:
+        text = open_corpus(learned)
+        count = sum(1 for _ in used_pairs("train", text, learned))
+    step = max(1, -(-2 * count // MOST_SENTENCES))
+    tokenizer, model = learn_tokenizer(
+        data, lambda: itertools.islice(used_pairs("train", text, learned), 0, None, step)
+    )
     if len(tokenizer) != data.vocab_size:  # plans, costs and checks go by data.vocab_size
         rule = f"must be {len(tokenizer)}, as many as {data.tokenizer.path} has for this dataset"
         raise InputError(f"data.vocab_size = {data.vocab_size}: {rule}; set it")

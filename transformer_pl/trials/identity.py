@@ -97,7 +97,7 @@ _CORPUS_KEYS = tuple(f"data.{key}" for key in CORPUS)
 _CORPUS_NAME_KEYS = ("data.path", "data.hub", "data.name")
 _HUB_KEYS = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
 _PRODUCT_KEYS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
-_LEFT_OUT_KEYS = {*_CORPUS_KEYS, "data.name", *_PRODUCT_KEYS}
+_LEFT_OUT_KEYS = {*_CORPUS_KEYS, "data.name", "data.vocabulary_from", *_PRODUCT_KEYS}
 _DECODING_KEYS = ("decode.beam", "decode.alpha", "decode.extra", "decode.intervention")
 
 
