@@ -3,17 +3,20 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_pl.config import without_section
-from transformer_pl.report.cells import SIGNIFICANT, ScoredRow, Shown, digits
+from transformer_pl.report import cells
+from transformer_pl.report.cells import ScoredRow, Shown
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import ALPHA, RowResults, row_settings
 from transformer_pl.report.statistics import (
     Estimate,
+    RowComparison,
     Sample,
     contrasts,
     of_measure,
@@ -24,7 +27,32 @@ from transformer_pl.report.statistics import (
 from transformer_pl.runtime.errors import InputError
 
 MOST_ROWS = 40  # whose pairs are compared
-Effect = tuple[Estimate, float]  # with its corrected p
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A difference, as the cells of a row show it."""
+
+    title: str
+    measure: Shown
+    estimate: Estimate
+    p_value: float  # corrected
+    is_base: bool = False
+    still_falls: bool = False
+    scores: Sequence[float] = ()
+
+    @property
+    def score(self) -> RowComparison:
+        return RowComparison(self.estimate, self.estimate, self.p_value)
+
+    def difference(self) -> float:
+        return self.estimate.value
+
+    def record(self) -> dict[str, Any]:
+        """For programs."""
+        low, high = self.estimate.interval()
+        found = {"difference": self.estimate.value, "difference.low": low, "difference.high": high}
+        return found | {"difference.p": self.p_value}
 
 
 class Compared(NamedTuple):
@@ -77,19 +105,19 @@ def pairs_table(compared: Compared, as_records: bool = False) -> Table:
     weights = np.zeros((len(pairs), len(names)))
     for line, (i, j) in zip(weights, pairs, strict=True):
         line[[i, j]] = 1, -1
-    effects = dict(zip(pairs, contrasts(samples, weights, seed_prior(samples), most), strict=True))
+    found = contrasts(samples, weights, seed_prior(samples), most)
+    effects = {pair: Effect("", measure, *effect) for pair, effect in zip(pairs, found, strict=True)}
     if as_records:
-        records = [
-            {"row": names[i], "other": names[j]} | _record(effect, measure) for (i, j), effect in effects.items()
-        ]
+        records = [{"row": names[i], "other": names[j]} | effect.record() for (i, j), effect in effects.items()]
         return Table.of_records(records)
     columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
     for j in range(len(names) - 1):
-        texts = [_difference(effects[i, j], measure) if i > j else "" for i in range(len(names))]
+        texts = [cells.score_difference(effects[i, j]) if i > j else "" for i in range(len(names))]
         columns.append(Column(str(j + 1), texts))
-    found = sum(p < ALPHA for _, p in effects.values())
-    said = f"{found} of {len(pairs)} pairs of rows differ in {measure.title}."
-    note = f"The row minus that of the column. {SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
+    said = f"{sum(map(_is_found, effects.values()))} of {len(pairs)} pairs of rows differ in {measure.title}."
+    note = (
+        f"The row minus that of the column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
+    )
     return Table(columns, [note], summary=said)
 
 
@@ -111,36 +139,39 @@ def factors_table(rows: Sequence[RowResults], base: int | None, margin: float | 
     compared = compared_rows(rows)
     prior = seed_prior(compared.samples)
     mains, interactions = _main_effects(factors, len(rows)), _interactions(factors, len(rows))
-    records, lines = [], []
+    effects: dict[str, list[Effect]] = {}
     for kind, named in (("main effect", mains), ("interaction", interactions)):
-        effects = contrasts(compared.samples, np.array(list(named.values())), prior, compared.most)
-        for name, effect in zip(named, effects, strict=True):
-            records.append({"effect": name, "kind": kind} | _record(effect, compared.measure))
-            lines.append((kind, effect))
-    measure = compared.measure
+        found = contrasts(compared.samples, np.array(list(named.values())), prior, compared.most)
+        effects[kind] = [Effect(name, compared.measure, *effect) for name, effect in zip(named, found, strict=True)]
+    rows_of = [(kind, effect) for kind, of_kind in effects.items() for effect in of_kind]
+    every, kinds = [effect for _, effect in rows_of], [kind for kind, _ in rows_of]
+    names = [effect.title for effect in every]
     columns = [
-        Column("effect", [record["effect"] for record in records], "effect", [r["effect"] for r in records]),
-        Column("kind", [record["kind"] for record in records], "kind", [r["kind"] for r in records]),
-        Column(f"Δ {measure.title}", [_difference(effect, measure) for _, effect in lines]),
-        Column("Δ 95 %", [_interval(effect[0], measure) for _, effect in lines]),
-        Column("p", [_p(effect[1]) for _, effect in lines]),
-        *(Column(key=key, values=[record[key] for record in records]) for key in [*records[0]][2:]),
+        Column("effect", names, "effect", names),
+        Column("kind", kinds, "kind", kinds),
+        Column(f"Δ {compared.measure.title}", [*map(cells.score_difference, every)]),
+        Column("Δ 95 %", [*map(cells.difference_interval, every)]),
+        Column("p", [*map(cells.p_value, every)]),
     ]
-    of_interactions = [effect for kind, effect in lines if kind == "interaction"]
+    columns += [Column(key=key, values=[effect.record()[key] for effect in every]) for key in every[0].record()]
     note = "A main effect is a mean over the levels of the other factors; an interaction is by how much one level "
     note += "changes the effect of another one. Each kind has one correction."
-    return Table(columns, [note], summary=_said(of_interactions, measure, margin))
+    return Table(columns, [note], summary=_said(effects["interaction"], margin))
 
 
-def _said(interactions: Sequence[Effect], measure: Shown, margin: float | None) -> str:
+def _is_found(effect: Effect) -> bool:
+    return effect.p_value < ALPHA
+
+
+def _said(interactions: Sequence[Effect], margin: float | None) -> str:
     """What the interactions show."""
-    widest = max(abs(estimate.value) + estimate.half_width(estimate.level) for estimate, _ in interactions)
-    if found := sum(p < ALPHA for _, p in interactions):
+    measure = interactions[0].measure
+    widest = max(abs(one.estimate.value) + one.estimate.half_width(one.estimate.level) for one in interactions)
+    if found := sum(map(_is_found, interactions)):
         return f"{found} of {len(interactions)} interactions differ from zero: read no main effect by itself."
     if margin is not None and widest <= margin:
         return f"The effects add up within {margin:g} {measure.title}: all intervals of interactions are within it."
-    size = f"{widest:.{measure.digits}f}"
-    return f"No interaction is found; one of up to {size} {measure.title} cannot be excluded."
+    return f"No interaction is found; one of up to {widest:.{measure.digits}f} {measure.title} cannot be excluded."
 
 
 def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Factor]:
@@ -161,9 +192,13 @@ def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Facto
                 of_rows,
             )
         )
-    cells = list(zip(*(factor.of_rows for factor in factors), strict=True))
-    if len(factors) not in (2, 3) or len(set(cells)) < len(cells) or len(cells) != prod(len(f.levels) for f in factors):
-        missing = sorted(set(itertools.product(*(range(len(f.levels)) for f in factors))) - set(cells))
+    combined = list(zip(*(factor.of_rows for factor in factors), strict=True))
+    if (
+        len(factors) not in (2, 3)
+        or len(set(combined)) < len(combined)
+        or len(combined) != prod(len(f.levels) for f in factors)
+    ):
+        missing = sorted(set(itertools.product(*(range(len(f.levels)) for f in factors))) - set(combined))
         names = [
             " ".join(f"{f.name}={f.levels[i]}" for f, i in zip(factors, cell, strict=True)) for cell in missing[:5]
         ]
@@ -195,20 +230,3 @@ def _interactions(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]
             name = f"{one.name}={one.levels[i]} with {other.name}={other.levels[j]}"
             effects[name] = first * second * len(one.levels) * len(other.levels) / rows
     return effects
-
-
-def _record(effect: Effect, measure: Shown) -> dict[str, Any]:
-    low, high = effect[0].interval()
-    return {"difference": effect[0].value, "difference.low": low, "difference.high": high, "difference.p": effect[1]}
-
-
-def _difference(effect: Effect, measure: Any) -> str:
-    return f"{effect[0].value:+z.{digits(effect[0], measure)}f}{SIGNIFICANT if effect[1] < ALPHA else ''}"
-
-
-def _interval(estimate: Estimate, measure: Any) -> str:
-    return " to ".join(f"{end:+z.{digits(estimate, measure)}f}" for end in estimate.interval())
-
-
-def _p(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"

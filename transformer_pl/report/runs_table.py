@@ -8,10 +8,10 @@ import csv
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_pl.report import cells
 from transformer_pl.report.notes import margin_note, significance_note, summary
@@ -211,96 +211,74 @@ def _rows_of(
 
 def _columns(metric: str, rows: Sequence[RunsRow], by_row: dict[str, list[Run]], options: RunsOptions) -> list[Column]:
     """The columns of one metric. Their keys are those of a sweep's table."""
-    runs = [f"{len(row.scores)}" + _of(len(by_row[row.title]), len(row.scores)) for row in rows]
-    means = [statistics.fmean(row.scores) if row.scores else None for row in rows]
-    spreads = [statistics.stdev(row.scores) if len(row.scores) > 1 else None for row in rows]
-    found = [row.score for row in rows]
-    differences = [one and one.difference for one in found]
-    intervals = [one.row_mean.interval() if one else (None, None) for one in found]
-    ends = [one.interval() if one else (None, None) for one in differences]
-    only = len(options.metric) == 1
+    margin, records = options.margin.get(metric), [_values(row) for row in rows]
+    of_metric = "" if len(options.metric) == 1 else f" of {metric}"
     better = "Lower is better." if options.lower_is_better else "Higher is better."
 
-    def name(heading: str) -> str:
-        return heading if only else f"{heading} of {metric}"
+    def column(name: str, cell: Callable[[RunsRow], str], key: str, meaning: str, **options: Any) -> Column:
+        values = [record[key] for record in records]
+        return Column(name, [cell(row) for row in rows], f"{metric}.{key}", values, meaning, **options)
 
+    def runs(row: RunsRow) -> str:
+        done, total = len(row.scores), len(by_row[row.title])
+        return f"{done}" if done == total else f"{done}/{total}"
+
+    spread, alone = f"Mean ± standard deviation. {better}", "For this row alone."
+    together = "Simultaneous: in 95 % of tables all contain the true differences."
+    power = "The true difference that these runs find in 80 % of cases."
     columns = [
-        Column(
-            metric, [*map(cells.score, rows)], f"{metric}.mean", means, f"Mean ± standard deviation. {better}", page=1
-        ),
-        Column(
-            f"{metric} 95 %",
-            [*map(cells.row_interval, rows)],
-            f"{metric}.low",
-            [low for low, _ in intervals],
-            "For this row alone.",
-            9,
-            1,
-            True,
-        ),
-        Column(
-            f"Δ {metric}",
-            [*map(cells.score_difference, rows)],
-            f"{metric}.difference",
-            [row.difference() for row in rows],
-            "The mean minus base's; *: p < 0.05.",
-            page=2,
-        ),
-        Column(
-            name("Δ 95 %"),
-            [*map(cells.difference_interval, rows)],
-            f"{metric}.difference.low",
-            [low for low, _ in ends],
-            "Simultaneous: in 95 % of tables all contain the true differences.",
-            8,
-            2,
-            True,
-        ),
-        Column(
-            name("p"),
-            [*map(cells.p_value, rows)],
-            f"{metric}.difference.p",
-            [one and one.p_value for one in found],
-            "Corrected for the tested rows.",
-            7,
-            3,
-        ),
-        Column(
-            name("detectable Δ"),
-            [*map(cells.detectable, rows)],
-            f"{metric}.difference.detectable",
-            [one and one.detectable for one in differences],
-            "The true difference that these runs find in 80 % of cases.",
-            5,
-        ),
-        Column(
-            name("runs"),
-            runs,
-            f"{metric}.n",
-            [len(row.scores) for row in rows],
-            "Runs with a number; 2/3: two of three.",
-            6,
-            6,
-        ),
+        column(metric, cells.score, "mean", spread, page=1),
+        column(f"{metric} 95 %", cells.row_interval, "low", alone, drop_rank=9, page=1, below=True),
     ]
-    if (margin := options.margin.get(metric)) is not None:
-        texts = [cells.verdict(margin, row) for row in rows]
-        meaning = f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < 0.05."
-        columns.insert(
-            4, Column(name(f"within {margin:g}"), texts, f"{metric}.within.{margin:g}", texts, meaning, page=4)
-        )
-    if not any(row.is_base for row in rows):  # nothing to differ from
-        columns = [*columns[:2], columns[-1]]
-    values = {
-        f"{metric}.sd": spreads,
-        f"{metric}.high": [high for _, high in intervals],
-        f"{metric}.difference.high": [high for _, high in ends],
+    if any(row.is_base for row in rows):
+        change = "The mean minus base's; *: p < 0.05."
+        columns += [
+            column(f"Δ {metric}", cells.score_difference, "difference", change, page=2),
+            column(
+                f"Δ 95 %{of_metric}",
+                cells.difference_interval,
+                "difference.low",
+                together,
+                drop_rank=8,
+                page=2,
+                below=True,
+            ),
+        ]
+        if margin is not None:
+            texts = [cells.verdict(margin, row) for row in rows]
+            meaning = f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < 0.05."
+            columns.append(
+                Column(f"within {margin:g}{of_metric}", texts, f"{metric}.within.{margin:g}", texts, meaning, page=4)
+            )
+        columns += [
+            column(
+                f"p{of_metric}", cells.p_value, "difference.p", "Corrected for the tested rows.", drop_rank=7, page=3
+            ),
+            column(f"detectable Δ{of_metric}", cells.detectable, "difference.detectable", power, drop_rank=5),
+        ]
+    columns.append(column(f"runs{of_metric}", runs, "n", "Runs with a number; 2/3: two of three.", drop_rank=6, page=6))
+    shown = {column.key for column in columns}
+    rest = [key for key in records[0] if f"{metric}.{key}" not in shown]
+    return columns + [Column(key=f"{metric}.{key}", values=[record[key] for record in records]) for key in rest]
+
+
+def _values(row: RunsRow) -> dict[str, float | None]:
+    """What programs get of a row in one metric."""
+    change = row.score and row.score.difference
+    low, high = row.score.row_mean.interval() if row.score else (None, None)
+    least, most = change.interval() if change else (None, None)
+    return {
+        "mean": statistics.fmean(row.scores) if row.scores else None,
+        "sd": statistics.stdev(row.scores) if len(row.scores) > 1 else None,
+        "n": len(row.scores),
+        "low": low,
+        "high": high,
+        "difference": row.difference(),
+        "difference.low": least,
+        "difference.high": most,
+        "difference.p": row.score and row.score.p_value,
+        "difference.detectable": change and change.detectable,
     }
-    return columns + [Column(key=key, values=column) for key, column in values.items()]
-
-
-def _of(total: int, count: int) -> str:
-    return f"/{total}" if total != count else ""
 
 
 def _missing(metric: str, runs: Sequence[Run]) -> str:
