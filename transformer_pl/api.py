@@ -160,6 +160,7 @@ class TrainedTrial:
     @cached_property
     def _prepared(self) -> Prepared:
         if name := self._trial.data():
+            check_code(self.config, self._trial)  # before the task, of which a stranger's result may name any
             return prepared_in(self.folder.parents[1] / "data" / name, self.config.data)
         raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
 

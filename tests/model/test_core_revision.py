@@ -17,12 +17,14 @@ from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.trials.identity import CORE_REVISION
 
 VOCABULARY = 200
-LARGE = ("iwslt", "wmt14", "wmt14-fr")  # 5 s and more
+LARGE = ("iwslt", "wikitext103", "wmt14", "wmt14-fr")  # 5 s and more
 LOSS_AND_GRADIENT = {  # by scale: nats per token, and the norm of their gradient, at the twentieth step
     "demo": (5.628761, 8.506135),
+    "demo-lm": (3.766693, 7.695206),
     "iwslt": (4.04633, 23.17906),
     "multi30k": (4.999412, 9.939662),
     "wmt14": (6.10262, 23.3262),
+    "wikitext103": (4.92582, 25.311329),
     "wmt14-fr": (6.10262, 23.3262),
 }
 LR = 1e-6  # at 1e-4 processors that round differently part by 0.6 % within twenty steps; at 1e-6, by 3e-6
