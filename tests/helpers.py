@@ -19,7 +19,7 @@ import yaml
 from transformer_pl.trials.result import Result
 
 ROOT = Path(__file__).parent.parent
-SHIPPED = sorted((ROOT / "sweeps").glob("*.yaml"))
+SHIPPED = sorted(path for path in (ROOT / "sweeps").glob("*.yaml") if not path.stem.endswith(".rows"))
 GRIDS = [path for path in SHIPPED if "\nmethod: grid\n" in path.read_text()]
 SEARCHES = [path for path in SHIPPED if path not in GRIDS]
 

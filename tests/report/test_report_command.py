@@ -17,6 +17,7 @@ from transformer_pl.report import __main__ as report
 from transformer_pl.report.columns import table_of
 from transformer_pl.report.runs_table import RunsOptions, runs_table
 from transformer_pl.runtime.files import write_json
+from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.tasks.translation import Translation
 
 KEYS = tiny_trials.TINY | {"data.val": "val", "data.test": "test"}
@@ -273,3 +274,15 @@ def test_rows_without_a_name_come_last_and_other_sets_show_no_number(words, tmp_
 )
 def test_files_of_names_that_do_not_fit(words, tmp_path, text, named):
     assert named in refused(*words, f"--rows={write_names(tmp_path, text)}")
+
+
+def test_the_sweep_command_uses_the_names_and_refuses_wrong_ones_before_it_starts(folder, tmp_path):
+    shutil.copy(folder / "one.yaml", tmp_path)
+    names = write_names(tmp_path, NAMES).rename(tmp_path / "one.rows.yaml")
+    words = [tmp_path / "one.yaml", f"--runs={folder / 'runs'}"]
+    code, out, err = tiny_trials.ended(sweep_command.main, *words)
+    assert code == 0, err
+    assert out.index("four heads") < out.index("eight heads")
+    names.write_text(NAMES.replace("h=4", "h=5"))
+    code, out, err = tiny_trials.ended(sweep_command.main, *words)
+    assert code == 2 and "did you mean h=4" in err and "four" not in out

@@ -11,6 +11,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.columns import table_of
+from transformer_pl.report.row_names import arranged, read_row_names
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_trials
@@ -53,7 +54,8 @@ def tables():
     for scale, heading in SECTIONS:
         _, *parts = COMMAND.split(text.split(heading)[1].split("\n## ")[0])
         for file, seeds, table in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            lines = [map(str.strip, line[1:-1].split("|")) for line in table.splitlines() if line.startswith("|")]
+            rows = [line for line in table.splitlines() if line.startswith("|") and not line.startswith("|**")]
+            lines = [map(str.strip, line[1:-1].split("|")) for line in rows]
             yield scale, file, seeds, {name: cells for name, _, *cells in zip(*lines, strict=True)}
 
 
@@ -68,6 +70,8 @@ def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, p
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "not trained")]
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
+    if own := read_row_names(ROOT / file, None):
+        sweep, planned = arranged(sweep, planned, own)
     table, names = table_of(sweep, planned), printed.pop("row")
     columns = {column.name: column.cells for column in table.columns}
     assert "Δ BLEU" in printed and {name: columns[name] for name in printed} == printed

@@ -100,7 +100,7 @@ def sweep_file(word: str) -> Path:
     path = Path(word)
     if path.suffix or len(path.parts) != 1 or os.path.isfile(path):
         return path
-    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml"))}
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml")) if "." not in file.stem}  # no .rows.yaml
     if word not in shipped:
         raise must_be(word, f"be a sweep file, or the name of one that ships{suggestion(word, shipped)}")
     return shipped[word]
