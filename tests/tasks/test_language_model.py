@@ -29,6 +29,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import read_search
 from transformer_pl.task import SPLITS, open_corpus
 from transformer_pl.tasks.language_model import LanguageModel
+from transformer_pl.train.rehearsal import rehearse
 from transformer_pl.translate import main as translate
 from transformer_pl.trials.trial_config import trial_config
 
@@ -329,6 +330,25 @@ def test_rows_with_other_tokenizers_share_the_measure(tmp_path):
         trial = trained(tmp_path / name, **{key.replace(".", "__"): value for key, value in keys.items()})
         sizes.append([json.loads(line)["bpb"] for line in (trial.folder / "scores.val.jsonl").read_text().splitlines()])
     assert sizes[0] == sizes[1]
+
+
+LOWER = """
+from transformer_pl.data.tokenizer import JointBPE
+
+class Lower(JointBPE):
+    def to_ids(self, sentences, side):
+        return super().to_ids([sentence.lower() for sentence in sentences], side)
+"""
+
+
+@pytest.mark.parametrize(("kind", "noted"), [("Lower", True), ("Same", False)])
+def test_a_tokenizer_that_loses_text_has_a_note(tmp_path, module, kind, noted):
+    module(f"{LOWER}\nclass Same(JointBPE):\n    pass\n", "lowering")
+    write_documents(tmp_path / "text")
+    (tmp_path / "text" / "val.txt").write_text("AB ba\n" * 30)
+    keys = KEYS | {"data.path": str(tmp_path / "text"), "data.tokenizer": f"lowering.{kind}"}
+    (found,) = rehearse([trial_config([Level("here", keys)])], tmp_path / "runs")
+    assert any("whole text" in note for note in found.notes) == noted
 
 
 def test_few_documents_have_no_interval(tmp_path, capsys):

@@ -64,11 +64,13 @@ def whole(config: Config, runs: Path, folder: Path) -> tuple[Config, dict[str, A
         _check_schedule(config, len(prepared.tokenizer))
     shallow = small(config, prepared)
     try:
-        return _whole(shallow, folder)
+        shallow, found = _whole(shallow, folder)
     except InputError:
         raise
     except Exception:  # perhaps of a callback that asks for a layer which the row has
-        return _whole(shallow.model_copy(update={"model": config.model}), folder)
+        shallow, found = _whole(shallow.model_copy(update={"model": config.model}), folder)
+    found["notes"] = [*found["notes"], *_lost_text(config, prepared)]
+    return shallow, found
 
 
 def _whole(config: Config, folder: Path) -> tuple[Config, dict[str, Any]]:
@@ -288,6 +290,15 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
         texts = tokenizer.decode(tokens)
         if blank := [sentence for sentence, text in zip(sentences, texts, strict=True) if not text.strip()]:
             raise tokenizer.wrong("to_texts", f"give the text of its tokens, but gives a blank one for {blank[0]!r}")
+
+
+def _lost_text(config: Config, prepared: Prepared) -> list[str]:
+    """A note on a tokenizer whose tokens do not have the whole text, which a loss by its bytes would flatter."""
+    texts, tokenizer = prepared.text("val")[1], prepared.tokenizer
+    if task_of(config.data).has_source or tokenizer.decode(_rows(tokenizer.encode(texts, "target"))) == texts:
+        return []
+    rule = "its tokens do not give back the whole text: a loss for each byte leaves out what is lost"
+    return [f"data.tokenizer = {config.data.tokenizer.path}: {rule}"]
 
 
 def _check_scores(references: list[str], config: Config) -> None:
