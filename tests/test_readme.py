@@ -121,8 +121,8 @@ def workplace(tmp_path_factory):
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))
     language_model = {"data.task": f"{LanguageModel.__module__}.LanguageModel", "model.N_encoder": 0}
     (folder / "demo-lm.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": 4} | language_model))
-    scores = [f"{model},{lr},{seed},{seed / 7}" for model in "ab" for lr in (0.1, 0.2) for seed in (1, 2, 3)]
-    (folder / "runs.csv").write_text("\n".join(["model,lr,seed,acc", *scores]))
+    scores = [f"{model},{lr},{seed},{seed / 7},8" for model in "ab" for lr in (0.1, 0.2) for seed in (1, 2, 3)]
+    (folder / "runs.csv").write_text("\n".join(["model,lr,seed,acc,h", *scores]))
     (folder / "my_sweep.yaml").write_text(example("yaml", "name: my-sweep"))
     (template,) = [body for _, body in FENCED.findall(TEMPLATE[0].read_text(encoding="utf-8")) if TEMPLATE[1] in body]
     (folder / "my_scale.yaml").write_text(template.replace("vocab_size: 4000", "vocab_size: 300"))  # the text is tiny
