@@ -16,6 +16,7 @@ from helpers import ROOT
 from scipy import stats
 
 from transformer_pl.report import __main__ as report
+from transformer_pl.report.html import page_columns
 from transformer_pl.report.runs_table import RunsOptions, read_runs, runs_table
 
 HEADING = "Name,State,h,lr,seed,acc"
@@ -204,6 +205,9 @@ def test_every_format_has_the_table(tmp_path):
     (first, *_) = csv.DictReader(io.StringIO(printed(*words, "--format=csv")))
     assert first["name"] == "1" and float(first["acc.mean"]) == pytest.approx(0.9)
     assert len(json.loads(printed(*words, "--format=json"))["rows"]) == 3
+    several = page_columns(runs_table(path, RunsOptions(row=("h",), metric=("acc", "seed"), base="1")))
+    assert [one.column.name for one in several if not one.folded][:3] == ["row", "acc", "Δ acc"]
+    assert {one.below.name for one in several if one.below} >= {"acc 95 %", "seed 95 %"}
     page = printed(*words, "--format=html").strip()
     assert page == str(tmp_path / "runs.report" / "report.html")
     text = (tmp_path / "runs.report" / "report.html").read_text()

@@ -85,7 +85,10 @@ def runs_table(path: Path, options: RunsOptions) -> Table:
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
     base = _base(by_row, options)
     names = sorted(by_row, key=lambda name: name != base)  # base first; the others in the order of the file
-    columns = [Column(key="name", values=names), Column("row", names, meaning="Its runs share this; base comes first.")]
+    columns = [
+        Column(key="name", values=names),
+        Column("row", names, meaning="Its runs share this; base comes first.", page=0),
+    ]
     tables = [_rows_of(metric, names, by_row, base, options) for metric in options.metric]
     for metric, rows in zip(options.metric, tables, strict=True):
         columns += _columns(metric, rows, by_row, options)
@@ -257,6 +260,8 @@ def _columns(metric: str, rows: Sequence[RunsRow], by_row: dict[str, list[Run]],
             column(f"detectable Δ{of_metric}", cells.detectable, "difference.detectable", power, drop_rank=5),
         ]
     columns.append(column(f"runs{of_metric}", runs, "n", "Runs with a number; 2/3: two of three.", drop_rank=6, page=6))
+    place = 10 * options.metric.index(metric)  # on the page the columns of a metric stand together
+    columns = [one if one.page is None else one._replace(page=one.page + place) for one in columns]
     shown = {column.key for column in columns}
     rest = [key for key in records[0] if f"{metric}.{key}" not in shown]
     return columns + [Column(key=f"{metric}.{key}", values=[record[key] for record in records]) for key in rest]
