@@ -129,7 +129,8 @@ def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
     split, (sources, targets) = prepared.split("val"), prepared.text("val")
     text, vocabulary = sources if any(sources) else targets, prepared.tokenizer.vocabulary()
     longer, sentence = split.longer, split.target.sentence
-    short = [i for i in evenly_spaced(len(longer), TRANSLATED_SENTENCES) if longer[i] <= MAX_LENGTH]
+    is_whole = np.bincount(sentence)[sentence] == 1  # and no piece of a document
+    short = [i for i in evenly_spaced(len(longer), TRANSLATED_SENTENCES) if longer[i] <= MAX_LENGTH and is_whole[i]]
     sentences = []
     for i in short[:ATTENTION_SENTENCES]:
         batch = collate(split, np.array([i]))
