@@ -145,6 +145,12 @@ def check_task(config: Config) -> None:
     if not task.has_source and config.trainer.val_sample:
         rule = f"must be 0 for {name}, whose score is that of the whole loss; leave it out"
         mistakes.append(f"trainer.val_sample = {config.trainer.val_sample}: {rule}")
+    if not task.has_source:
+        unused = {f"decode.{key}": getattr(config.decode, key) for key in ("beam", "alpha")}
+        unused["model.cross_attention"] = config.model.cross_attention.path
+        defaults = Config().flat()
+        changed = [f"{key} = {value}" for key, value in unused.items() if value != defaults[key]]
+        mistakes += [f"{setting}: changes nothing with {name}; leave it out" for setting in changed]
     if mistakes:
         raise InputError(*mistakes)
 

@@ -268,6 +268,7 @@ def test_rows_without_a_name_come_last_and_other_sets_show_no_number(words, tmp_
         ("rows: [{row: h=4, name: a}, {row: h=4, name: b}]", "row = h=4"),
         ("rows: [{row: h=4, name: a}, {row: base, name: a}]", "name = a"),
         ("rows: [{name: a}]", "heading"),
+        ("rows: [{row: h=4, published: {bleu: abc}}]", "bleu: 25.5"),
         ("rows: [{row: h=4, title: a}]", "rows.0.title"),
         ("- {row: h=4}", "names.yaml"),
     ],

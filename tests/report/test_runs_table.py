@@ -134,6 +134,11 @@ def test_numbers_are_read_as_spreadsheets_write_them(tmp_path, lines, expected):
     assert [run.values["acc"] for run in read_runs(path, OPTIONS)] == expected
 
 
+def test_equal_numbers_are_one_row_however_they_are_spelled(tmp_path):
+    table = runs_table(write(tmp_path, "0.1,1", "1e-1,2", "x,3", "x,4", heading="h,acc"), OPTIONS)
+    assert values(table, "name") == ["0.1", "x"] and values(table, "acc.n") == [2, 2]
+
+
 def test_a_run_without_a_number_is_counted_and_named(tmp_path):
     table = runs_table(write(tmp_path, *lines_of(), "x,crashed,8,0.1,9,"), OPTIONS)
     assert values(table, "acc.n") == [3, 3, 3]

@@ -404,6 +404,7 @@ def test_searches_and_retuning_minimise_it(tmp_path):
         ({"data.task": TASK, "model.N_encoder": 2}, "model.N_encoder = 2"),
         ({"data.task": TASK, "model.N_encoder": 0, "trainer.val_sample": 5}, "trainer.val_sample = 5"),
         ({"data.task": TASK, "model.N_encoder": 0, "model.N_decoder": 0}, "model.N_decoder = 0"),
+        ({"data.task": TASK, "model.N_encoder": 0, "decode.beam": 8}, "decode.beam = 8"),
     ],
 )
 def test_a_model_that_does_not_fit_its_task_is_refused(keys, named):

@@ -55,6 +55,14 @@ class ReportOptions(TableOptions):
             raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
         if self.together and len(self.files) < 2:
             raise InputError("--together: is for several sweep files; give them")
+        if self.pairs and self.margin:
+            raise InputError("--margin: is for differences from base, and not for --pairs; leave it out")
+        if (self.pairs or self.factors) and (self.rows or self.columns):
+            raise InputError(
+                "--rows, --columns: are for the usual table, and not for --pairs or --factors; leave them out"
+            )
+        if self.split != "val" and self.format == "html":
+            raise InputError("--split test: the page has the validation set; choose another format")
         if self.pairs or self.factors:
             refuse_options(self, ["trials"], "is for the usual table, and not for --pairs or --factors")
             if self.format == "html":
@@ -70,6 +78,8 @@ class ReportOptions(TableOptions):
         if needed:
             how = "--row COLUMN and --metric COLUMN say what its columns mean"
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
+        if self.split != "val" or self.sort != "file":
+            raise InputError("--split, --sort: are for sweep files, but a CSV file of runs is given; leave them out")
         of_sweeps = ("factors", "together", "rows", "scale", "set", "seeds", "retune", "storage", "trials")
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 

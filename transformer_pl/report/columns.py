@@ -88,6 +88,8 @@ def build_table(
     """
     table_rows = make_table_rows(rows, base, paper, reference)
     columns = _columns(table_rows, paper, margin)
+    if rows[0].split == "test":
+        added = [*added, "Scores, differences and tests are of the test set."]
     if margin is not None:
         added = [*added, margin_note(margin, table_rows)]
     return Table(

@@ -114,7 +114,8 @@ def pairs_table(compared: Compared, as_records: bool = False) -> Table:
     for j in range(len(names) - 1):
         texts = [cells.score_difference(effects[i, j]) if i > j else "" for i in range(len(names))]
         columns.append(Column(str(j + 1), texts))
-    said = f"{sum(map(_is_found, effects.values()))} of {len(pairs)} pairs of rows differ in {measure.title}."
+    found_in = sum(map(_is_found, effects.values()))
+    said = f"A difference in {measure.title} is found for {found_in} of {len(pairs)} pairs of rows."
     note = (
         f"The row minus that of the column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
     )

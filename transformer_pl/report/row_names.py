@@ -30,6 +30,12 @@ class Published(Section):
     split: Literal["val", "test"] = "val"
     source: str = ""
 
+    @model_validator(mode="after")
+    def _has_numbers(self) -> "Published":
+        if not self.model_extra or not all(isinstance(value, int | float) for value in self.model_extra.values()):
+            raise ValueError("must have a metric with its number, such as bleu: 25.5")
+        return self
+
 
 class Entry(Section):
     """A heading, or a row with its name."""

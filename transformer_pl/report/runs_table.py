@@ -112,6 +112,7 @@ def read_runs(path: Path, options: RunsOptions) -> list[Run]:
     if unknown := [name for name in dict.fromkeys(wanted) if name not in header]:
         raise InputError(*(f"{path}: has no column {shown(name)}{suggestion(name, header)}" for name in unknown))
     texts = {name: [cells[header.index(name)].strip() for _, cells in lines] for name in wanted}
+    texts |= {name: _spelled_alike(texts[name]) for name in options.row}
     values = {
         name: _numbers(path, name, texts[name], [line for line, _ in lines], delimiter) for name in options.metric
     }
@@ -125,10 +126,9 @@ def read_runs(path: Path, options: RunsOptions) -> list[Run]:
         first: dict[tuple[str, str], int] = {}
         for run in runs:
             if (earlier := first.setdefault((run.row, run.seed), run.line)) != run.line:
+                remedy = "add the column in which they differ to --row, or leave one out"
                 rule = f"lines {earlier} and {run.line} must differ in row or seed, but both are"
-                raise InputError(
-                    f"{path}: {rule} {shown(run.row)} with {options.seed} {shown(run.seed)}; leave one out"
-                )
+                raise InputError(f"{path}: {rule} {shown(run.row)} with {options.seed} {shown(run.seed)}; {remedy}")
     return runs
 
 
@@ -143,8 +143,10 @@ def _read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str
         return header, lines_, "\t"
     try:
         text = path.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: must be a CSV file in UTF-8 that can be read, but: {error}; fix it") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a CSV file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: must be a CSV file in UTF-8, but: {error}; save it as such") from None
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
@@ -185,6 +187,19 @@ def _numbers(path: Path, name: str, texts: Sequence[str], lines: Sequence[int], 
     if not any(number is not None for number in numbers):
         raise InputError(f"{path}: {name}: must have numbers, but has none in {counted(len(lines), 'run')}")
     return numbers
+
+
+def _spelled_alike(texts: Sequence[str]) -> list[str]:
+    """The texts, with equal numbers spelled as the first of them: 0.1 and 1e-1 are one value."""
+    first: dict[Any, str] = {}
+
+    def value(text: str) -> Any:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+    return [first.setdefault(value(text), text) for text in texts]
 
 
 def _base(by_row: dict[str, list[Run]], options: RunsOptions) -> str | None:
