@@ -139,8 +139,9 @@ def _check_residuals(model: Transformer, d_model: int) -> None:
         for name, sublayer in layer.named_children():
             if name != "residual":
                 sublayer.register_forward_pre_hook(given)
-    for norm in filter(None, (model.encoder_norm, model.decoder_norm)):
-        norm.register_forward_hook(returned)
+    for norm in (model.encoder_norm, model.decoder_norm):
+        if norm is not None:  # there is an encoder
+            norm.register_forward_hook(returned)
 
 
 def _described(output: Any) -> str:

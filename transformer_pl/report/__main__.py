@@ -243,7 +243,8 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
     With --format html it writes the page, and returns its path instead.
     """
     file = files[0]
-    content, page = read_yaml(file), options.format == "html"
+    contents, page = [read_yaml(one) for one in files], options.format == "html"
+    content = contents[0]
     sweep: Any
     if content.get("method") in SEARCHES:
         from transformer_pl.report.search_table import search_table  # Optuna and torch take seconds
@@ -259,7 +260,7 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
         from transformer_pl.report.columns import row_results, table_of
         from transformer_pl.report.row_names import arranged, read_row_names, reordered, with_headings
 
-        sweep, planned = merged([_grid(one, read_yaml(one), options) for one in files])
+        sweep, planned = merged([_grid(one, read, options) for one, read in zip(files, contents, strict=True)])
         folder = sweep_folder(sweep, options)
         measure = task_of(sweep.base.data).measure.name
         margin = _margins(options, [measure]).get(measure)

@@ -161,6 +161,11 @@ def verdict(margin: float, row: ScoredRow) -> str:
     return "better" if (difference.value > 0) != row.measure.lower_is_better else "worse"
 
 
+def verdict_meaning(margin: float) -> str:
+    """What a column of verdicts says."""
+    return f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < {ALPHA:g}."
+
+
 def unmeasured(row: RowResults) -> str:
     """What stands in the place of a number that was not measured: `diverged`, `failed` or `-` (not finished)."""
     return next((state for state in ("diverged", "failed") if state in row.states), "-")

@@ -185,10 +185,9 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         columns.append(measured("FLOPs", cells.flops, "flops", "Of the matrix products of a training."))
     verdicts = []
     if margin is not None:
-        meaning = f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < {ALPHA:g}."
         key = f"{difference}.within.{margin:g}"
         texts = [cells.verdict(margin, row) for row in rows]
-        verdicts = [Column(f"within {margin:g}", texts, key, texts, meaning, page=4)]
+        verdicts = [Column(f"within {margin:g}", texts, key, texts, cells.verdict_meaning(margin), page=4)]
     if compares:
         columns += [
             column(f"Δ {title}", cells.score_difference, difference, f"{title} minus base's. {star}", page=2),

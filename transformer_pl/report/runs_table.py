@@ -264,7 +264,7 @@ def _columns(metric: str, rows: Sequence[RunsRow], by_row: dict[str, list[Run]],
         ]
         if margin is not None:
             texts = [cells.verdict(margin, row) for row in rows]
-            meaning = f"Equal: the simultaneous interval is within {margin:g} on both sides. Better, worse: p < 0.05."
+            meaning = cells.verdict_meaning(margin)
             columns.append(
                 Column(f"within {margin:g}{of_metric}", texts, f"{metric}.within.{margin:g}", texts, meaning, page=4)
             )

@@ -62,7 +62,9 @@ class TransformerModule(L.LightningModule):
             self._check_sharding()
             shards: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"]}
             for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
-                if getattr(layer, "cross_attention", None):  # the encoder calls it too, before the layer's own forward
+                if (
+                    getattr(layer, "cross_attention", None) is not None
+                ):  # the encoder calls it too, before the layer's own forward
                     fully_shard(layer.cross_attention, **shards)
                     register_fsdp_forward_method(layer.cross_attention, "keys_values")
                 fully_shard(layer, **shards)
