@@ -139,13 +139,13 @@ def check_task(config: Config) -> None:
     if task.has_source and N == 0:
         other = "data.task=transformer_pl.tasks.language_model.LanguageModel"
         mistakes.append(f"model.N_encoder = 0: must be at least 1 for {name}, which reads a source; or set {other}")
-    if not task.has_source and N != 0:
-        rule = f"must be 0 for {name}, which has no source for an encoder; set model.N_encoder=0"
-        mistakes.append(f"model.N_encoder = {'unset' if N is None else N}: {rule}")
-    if not task.has_source and config.trainer.val_sample:
-        rule = f"must be 0 for {name}, whose score is that of the whole loss; leave it out"
-        mistakes.append(f"trainer.val_sample = {config.trainer.val_sample}: {rule}")
     if not task.has_source:
+        if N != 0:
+            rule = f"must be 0 for {name}, which has no source for an encoder; set model.N_encoder=0"
+            mistakes.append(f"model.N_encoder = {'unset' if N is None else N}: {rule}")
+        if config.trainer.val_sample:
+            rule = f"must be 0 for {name}, whose score is that of the whole loss; leave it out"
+            mistakes.append(f"trainer.val_sample = {config.trainer.val_sample}: {rule}")
         unused = {f"decode.{key}": getattr(config.decode, key) for key in ("beam", "alpha")}
         unused["model.cross_attention"] = config.model.cross_attention.path
         defaults = Config().flat()

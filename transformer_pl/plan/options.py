@@ -95,6 +95,9 @@ def _values(option: str, value: Any) -> list[str]:
     return [*value] if isinstance(value, tuple) else [str(value)]
 
 
+ONLINE_RUNS = "wandb:/"  # how the path of wandb://ENTITY/PROJECT/GROUP begins, whose slashes are one in a path
+
+
 def sweep_file(word: str) -> Path:
     """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
     path = Path(word)

@@ -11,7 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformer_pl.plan.options import TableOptions, add_sweep_options, other_table, sweep_file, sweep_folder
+from transformer_pl.plan.options import (
+    ONLINE_RUNS,
+    TableOptions,
+    add_sweep_options,
+    other_table,
+    sweep_file,
+    sweep_folder,
+)
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Row, Sweep, read_sweep
@@ -57,14 +64,12 @@ class ReportOptions(TableOptions):
             raise InputError("--together: is for several sweep files; give them")
         if self.pairs and self.margin:
             raise InputError("--margin: is for differences from base, and not for --pairs; leave it out")
-        if (self.pairs or self.factors) and (self.rows or self.columns):
-            raise InputError(
-                "--rows, --columns: are for the usual table, and not for --pairs or --factors; leave them out"
-            )
         if self.split != "val" and self.format == "html":
             raise InputError("--split test: the page has the validation set; choose another format")
         if self.pairs or self.factors:
-            refuse_options(self, ["trials"], "is for the usual table, and not for --pairs or --factors")
+            refuse_options(
+                self, ["rows", "columns", "trials"], "is for the usual table, and not for --pairs or --factors"
+            )
             if self.format == "html":
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         of_runs = ("row", "metric", "seed", "lower_is_better")
@@ -121,7 +126,7 @@ def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
 
 
 def _is_of_runs(file: Path) -> bool:
-    return file.suffix in (".csv", ".tsv") or str(file).startswith("wandb:/")
+    return file.suffix in (".csv", ".tsv") or str(file).startswith(ONLINE_RUNS)
 
 
 def _of_runs(options: ReportOptions) -> Table | Path:

@@ -129,6 +129,11 @@ class Factor(NamedTuple):
     levels: Sequence[str]  # the first is base's
     of_rows: Sequence[int]  # the level of each row
 
+    def against_base(self, level: int) -> np.ndarray:
+        """By row: 1 at this level, -1 at base's, and 0 at others."""
+        of_rows = np.array(self.of_rows)
+        return (of_rows == level).astype(float) - (of_rows == 0)
+
 
 def factors_table(rows: Sequence[RowResults], base: int | None, margin: float | None = None) -> Table:
     """The effects of two or three factors whose combinations are the rows, and whether one changes that of another.
@@ -212,10 +217,9 @@ def _main_effects(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]
     """By name, the weights of each level's effect: its mean over all other levels minus that of base's level."""
     effects = {}
     for factor in factors:
-        of_rows = np.array(factor.of_rows)
         for level in range(1, len(factor.levels)):
-            weights = (of_rows == level).astype(float) - (of_rows == 0)
-            effects[f"{factor.name}={factor.levels[level]}"] = weights * len(factor.levels) / rows
+            name = f"{factor.name}={factor.levels[level]}"
+            effects[name] = factor.against_base(level) * len(factor.levels) / rows
     return effects
 
 
@@ -224,10 +228,7 @@ def _interactions(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]
     effects = {}
     for one, other in itertools.combinations(factors, 2):
         for i, j in itertools.product(range(1, len(one.levels)), range(1, len(other.levels))):
-            first, second = (
-                (np.array(factor.of_rows) == level).astype(float) - (np.array(factor.of_rows) == 0)
-                for factor, level in ((one, i), (other, j))
-            )
             name = f"{one.name}={one.levels[i]} with {other.name}={other.levels[j]}"
-            effects[name] = first * second * len(one.levels) * len(other.levels) / rows
+            weights = one.against_base(i) * other.against_base(j)
+            effects[name] = weights * len(one.levels) * len(other.levels) / rows
     return effects

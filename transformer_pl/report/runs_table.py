@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_pl.plan.options import ONLINE_RUNS
 from transformer_pl.report import cells
 from transformer_pl.report.notes import margin_note, significance_note, summary
 from transformer_pl.report.render import Column, Table
@@ -23,7 +24,6 @@ from transformer_pl.runtime.terminal import counted
 BASES = ("base", "baseline")  # rows that are the base where none is named
 MOST_ROWS = 500  # more are hardly rows: each run has a value of its own
 SHOWN = 5  # names of missing runs in a note
-ONLINE = "wandb:/"  # a path of wandb://ENTITY/PROJECT/GROUP begins so
 MISSING = ("", "nan", "none", "null", "n/a", "na", "-", "inf", "-inf", "+inf", "infinity", "-infinity")
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
 DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][-+]?\d+)?")  # 0,5 and 1.234,5
@@ -134,10 +134,10 @@ def read_runs(path: Path, options: RunsOptions) -> list[Run]:
 
 def _read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
     """The heading, the other lines with their numbers, and what stands between cells."""
-    if (address := str(path)).startswith(ONLINE):
+    if (address := str(path)).startswith(ONLINE_RUNS):
         from transformer_pl.train.wandb_run import runs_online  # wandb takes a second
 
-        runs = runs_online(address.removeprefix(ONLINE))
+        runs = runs_online(address.removeprefix(ONLINE_RUNS))
         header = list(dict.fromkeys(key for run in runs for key in run))
         lines_ = [(line, [str(run.get(key, "")) for key in header]) for line, run in enumerate(runs, start=1)]
         return header, lines_, "\t"
