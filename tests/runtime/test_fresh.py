@@ -11,8 +11,9 @@ from tiny_trials import TINY
 from transformer_pl.trials.trial import Trial
 
 SCRIPT = """
-import sys
+import signal
 from transformer_pl.api import train
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
 print("begins")
 try:
     train({keys!r}, runs={runs!r})
