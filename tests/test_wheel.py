@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers import ROOT, SHIPPED, little_text
+from helpers import ROOT, little_text
 from tiny_trials import TINY
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel):
         packaged = {name for name in file.namelist() if ".dist-info/" not in name}
     files = {path.relative_to(ROOT) for name in PACKAGED for path in (ROOT / name).rglob("*") if path.suffix in DATA}
     beside = {str(path) for path in files if path.parts[0] != "sweeps" and "sweeps" not in path.parts}
-    assert packaged == beside | {f"transformer_pl/sweeps/{path.name}" for path in SHIPPED}
+    assert packaged == beside | {f"transformer_pl/sweeps/{path.name}" for path in (ROOT / "sweeps").glob("*.yaml")}
 
 
 def test_a_sweep_runs_from_another_folder(command, elsewhere):
