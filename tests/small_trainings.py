@@ -38,12 +38,19 @@ class Notes(Logger):
         pass
 
 
-def fit(prepared, config, *callbacks, checkpoint=None, lines=None):
-    """Train, from a checkpoint if there is one. Returns the module, and what was logged: also in `lines`."""
+def fit(prepared, config, *callbacks, checkpoint=None, lines=None, compiled=False, replayed=False):
+    """Train, from a checkpoint if there is one. Returns the module, and what was logged: also in `lines`.
+
+    compiled, replayed: whether layers are compiled, and steps are replayed where there is a GPU.
+    """
     torch.set_num_threads(1)
     L.seed_everything(config.seed, verbose=False)
     handlers = [(signum, signal.getsignal(signum)) for signum in STOPPING]
     module, notes = TransformerModule(config, len(prepared.tokenizer)), Notes()
+    if compiled:
+        module.compile_model(on_gpu=torch.cuda.is_available())
+    if replayed:
+        module.replay_steps()
     if lines is not None:
         notes.lines = lines
     trainer = build_trainer(config, [notes], list(callbacks))

@@ -88,7 +88,7 @@ def test_results_have_a_record_of_each_trial_which_the_command_prints_too(runs):
     assert [one["model.h"] for one in records] == [8, 8, 4, 4, 1, 1, 8, 8] and "model.width" not in records[0]
     for one in records[::2]:
         on_disk = load_trial(one["id"], runs=runs).result
-        measured = on_disk.model_dump(include={"params", "steps", "flops", "wall_s"})
+        measured = on_disk.model_dump(include={"params", "steps", "flops", "tokens_per_s", "of_peak", "wall_s"})
         assert one.items() >= (on_disk.metrics | measured).items()
     assert all(one["val/bleu"] is None for one in records[1::2])
     words = ("report", "smoke", "--runs", runs, "--seeds", "1,3", "--trials", "--format")

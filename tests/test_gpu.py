@@ -26,7 +26,7 @@ from transformer_pl.config.components import import_component
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.model import Dropout, Mask, ScaledDotProductAttention, SharedEmbedding
+from transformer_pl.model import Dropout, FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
 from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import SmoothedCrossEntropy
@@ -130,7 +130,7 @@ def test_dropout_drops_its_share_and_each_number_for_itself(p, compiled):
     def dropped(x):
         return dropout(x.transpose(1, 2).contiguous())
 
-    function = torch.compile(dropped, dynamic=True, options={"fallback_random": True}) if compiled else dropped
+    function = torch.compile(dropped, dynamic=True, options={"align_random_eager": True}) if compiled else dropped
     ones = torch.ones(8, 64, 4096, device=DEVICE)
     kept, others = (function(ones) != 0 for _ in range(2))
     torch.testing.assert_close(function(ones).max().item(), 1 / (1 - p), atol=1e-4, rtol=1e-4)
@@ -186,13 +186,17 @@ def test_beam_search_finds_what_it_finds_in_float64_or_as_good_a_hypothesis():
 
 
 class NoWaiting(L.Callback):
-    """Lets torch raise an error where the host waits for the GPU, from the third step to the last but one."""
+    """Lets torch raise an error where the host waits for the GPU, in 20 steps after the first ones."""
 
     steps = 0
 
+    def __init__(self, first):
+        self.first = first
+
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self._set("error" if 2 <= batch_idx < trainer.max_steps - 1 else "default")
-        self.steps += 2 <= batch_idx < trainer.max_steps - 1
+        is_watched = self.first <= batch_idx < trainer.max_steps - 1
+        self._set("error" if is_watched else "default")
+        self.steps += is_watched
 
     def on_exception(self, trainer, module, exception):
         self._set("default")
@@ -202,18 +206,81 @@ class NoWaiting(L.Callback):
             torch.cuda.set_sync_debug_mode(mode)
 
 
+HOW = {"kernel by kernel": {}, "replayed": {"replayed": True}}
+
+
 @pytest.mark.parametrize(
-    ("keys", "compile"),
-    [*((keys, "off") for keys in COMPONENTS.values()), pytest.param({}, "on", marks=on_a_gpu)],
-    ids=[*COMPONENTS, "compiled"],
+    ("keys", "how"),
+    [
+        *((keys, how) for keys in COMPONENTS.values() for how in HOW.values()),
+        pytest.param({}, {"compiled": True}, marks=on_a_gpu),
+        pytest.param({}, {"compiled": True, "replayed": True}, marks=on_a_gpu),
+    ],
+    ids=[*(f"{name}, {how}" for name in COMPONENTS for how in HOW), "compiled", "compiled, replayed"],
 )
-def test_twenty_steps_wait_for_nothing(tmp_path, keys, compile):
-    chosen = {"trainer.accelerator": "auto", "trainer.precision": MIXED, "optim.max_steps": 23} | keys
-    chosen |= {"trainer.log_every": 100, "trainer.val_every": 100, "trainer.compile": compile}
+def test_twenty_steps_wait_for_nothing(tmp_path, keys, how):
+    first = 60 if how else 2  # two epochs: what is compiled or captured waits when it first sees a shape
+    chosen = {"trainer.accelerator": "auto", "trainer.precision": MIXED, "optim.max_steps": first + 21} | keys
+    chosen |= {"trainer.log_every": 100, "trainer.val_every": 100}
     chosen |= {"data.path": str(little_text(tmp_path, 400, 30, 20))}
-    one, watch = config(**{key.replace(".", "__"): value for key, value in chosen.items()}), NoWaiting()
-    fit(prepare(one.data, tmp_path / "runs"), one, watch)
+    one, watch = config(**{key.replace(".", "__"): value for key, value in chosen.items()}), NoWaiting(first)
+    fit(prepare(one.data, tmp_path / "runs"), one, watch, **how)
     assert watch.steps == 20
+
+
+def losses(tmp_path, how, **keys):
+    """The module, and the training loss of every step."""
+    keys = {"trainer__accelerator": "auto", "trainer__log_every": 1, "trainer__val_every": 100} | keys
+    one = config(**keys, data__path=str(little_text(tmp_path, 400, 30, 20)))
+    module, lines = fit(prepare(one.data, tmp_path / "runs"), one, **how)
+    return module, [line["train/loss"] for _, line in lines if "train/loss" in line]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("how", [{}, pytest.param({"compiled": True}, marks=on_a_gpu)], ids=["", "compiled"])
+def test_a_replayed_training_is_the_training(tmp_path, how, accumulate):
+    keys = {"model__p_drop": 0.0, "optim__max_steps": 25, "trainer__accumulate": accumulate, "optim__clip": 0.5}
+    _, expected = losses(tmp_path, {}, **keys)
+    module, found = losses(tmp_path, {"replayed": True, **how}, **keys)
+    assert module.replays and found == pytest.approx(expected, rel=1e-3)
+
+
+def test_each_replay_draws_other_masks(tmp_path):
+    """Of dropout, for one batch with weights that all but stay."""
+    keys = {
+        "model__p_drop": 0.5,
+        "data__train_pairs": 40,
+        "data__batch_tokens": 2000,
+        "optim__lr_scale": 1e-9,
+        "optim__max_steps": 30,
+    }
+    module, found = losses(tmp_path, {"replayed": True}, **keys)
+    assert module.replays and len({round(loss, 4) for loss in found}) > 20
+
+
+class Counting(FeedForward):
+    """Computes by a number that it keeps in Python."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * (1 + self.calls % 2)
+
+
+class Waiting(FeedForward):
+    def forward(self, x):
+        return super().forward(x) * (1 + float(x.sum() > 0))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("ffn", [Counting, Waiting])
+def test_what_a_graph_would_not_repeat_is_trained_without(tmp_path, capsys, ffn):
+    keys = {"model__ffn": f"{__name__}.{ffn.__name__}", "model__p_drop": 0.0, "optim__max_steps": 30}
+    _, expected = losses(tmp_path, {}, **keys)
+    module, found = losses(tmp_path, {"replayed": True}, **keys)
+    assert not module.replays and "no CUDA graphs" in capsys.readouterr().out
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 WORDS = {key: value for key, value in tiny_trials.TINY.items() if key != "optim.max_steps"}

@@ -3,9 +3,10 @@
     python tests/benchmarks/gpu.py [--out runs/gpu] [--models demo,multi30k,base,big] [--steps 20] [--minutes 6]
 
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
-Each model is trained by Lightning with the settings of a trial, eagerly, compiled, and in `bf16-master`; then several
-processes train the same model at once. What fails is a row, too, and names its error. Without a GPU demo alone is
-trained, on the CPU, and the steps of all models are counted on tensors that have shapes but no values.
+Each model is trained by Lightning with the settings of a trial: kernel by kernel ("eager"), replayed as CUDA graphs,
+with compiled layers, both, and in `bf16-master`; base and big come first. Then several processes train the same model
+at once. What fails is a row, too, and names its error. Without a GPU demo alone is trained, on the CPU. At the end the
+steps of all models are counted on tensors that have shapes but no values.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +37,7 @@ from torch.utils._pytree import tree_leaves
 from transformer_pl.config import Config, sizes
 from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.data.batches import Batch, TrainStream
+from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.environment import describe_environment
@@ -48,13 +51,12 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 BIG = {"model.d_model": 1024, "model.d_ff": 4096, "model.h": 16, "model.p_drop": 0.3}
 MODELS: dict[str, tuple[str, dict[str, Any], int]] = {  # the scale, what differs, and the mean length of a sentence
-    "demo": ("demo", {}, 11),
-    "multi30k": ("multi30k", {}, 14),
     "base": ("wmt14", {}, 28),
     "big": ("wmt14", BIG, 28),
+    "demo": ("demo", {}, 11),
+    "multi30k": ("multi30k", {}, 14),
 }
 NEVER = {"trainer.val_every": 10**6, "trainer.log_every": 10**6}
-WARM = 5  # steps before time is taken
 LEVELS = (1, 2, 4, 16)  # trials that share a card
 ACCUMULATE = (1, 2, 4, 8)  # parts of a batch, more where memory is not enough
 
@@ -73,12 +75,14 @@ def config_of(name: str, **keys: Any) -> Config:
 
 
 class Generated(L.LightningDataModule):
-    """Batches of random tokens, of lengths around the mean, by the stream that a trial has."""
+    """Random tokens, of lengths around the mean, in about so many batches, by the stream that a trial has."""
 
-    def __init__(self, config: Config, mean: int):
+    on_before_batch_transfer = DataModule.on_before_batch_transfer
+
+    def __init__(self, config: Config, mean: int, batches: int):
         super().__init__()
         self.config, rng = config, np.random.default_rng(1)
-        count = 40 * config.data.batch_tokens // mean
+        count = batches * config.data.batch_tokens // mean
         lengths = np.clip(rng.normal(mean, mean / 3, count), 3, 3 * mean).astype(int)
         sides = (lengths, np.clip(lengths + rng.integers(-2, 3, count), 3, None))
         self.split = Split(*(Tokens.of(rng.integers(4, config.data.vocab_size, one.sum()), one) for one in sides))
@@ -86,15 +90,20 @@ class Generated(L.LightningDataModule):
     def train_dataloader(self) -> TrainStream:
         return TrainStream(self.split, JointBPE(), self.config)
 
-    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        return Batch(*(one.pin_memory() for one in batch[:3]), batch.tokens) if GPU else batch  # type: ignore[arg-type]
+    @property
+    def batches(self) -> int:
+        """The batches of an epoch."""
+        return len(self.train_dataloader().epoch_batches(self.split, epoch=0))
 
 
 class Timer(L.Callback):
-    """Takes the time of `steps` steps after WARM, then counts the kernels of one more. meet: called before."""
+    """Takes the time of a training's second epoch, when all shapes have occurred, and the kernels of one step more.
+
+    steps: of an epoch. meet: called before.
+    """
 
     def __init__(self, steps: int, meet: Any = lambda: None):
-        self.first, self.last, self.meet, self.made = WARM, WARM + steps, meet, dict[str, Any]()
+        self.first, self.last, self.meet, self.made = steps, 2 * steps, meet, dict[str, Any]()
         self.started, self.tokens = time.perf_counter(), 0
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
@@ -124,7 +133,7 @@ class Timer(L.Callback):
             wait()
             self.profiler.stop()
             kernels = [one for one in self.profiler.events() if one.device_type == torch.autograd.DeviceType.CUDA]
-            self.made["kernels"] = len(kernels)
+            self.made |= {"kernels": len(kernels), "gpu_ms": sum(one.device_time for one in kernels) / 1e3}
 
 
 def wait() -> None:
@@ -132,20 +141,27 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def trained(name: str, steps: int, meet: Any = lambda: None, **keys: Any) -> dict[str, Any]:
+def trained(
+    name: str, steps: int, meet: Any = lambda: None, compiled: bool = False, replayed: bool = False, **keys: Any
+) -> dict[str, Any]:
     """Rates of a training, with the batch in as few parts as memory allows."""
+    mean = MODELS[name][2]
+    epoch = Generated(config_of(name), mean, steps).batches
     for accumulate in ACCUMULATE:
-        config = config_of(name, **keys, **{"optim.max_steps": WARM + steps + 1, "trainer.accumulate": accumulate})
+        config = config_of(name, **keys, **{"optim.max_steps": 2 * epoch + 1, "trainer.accumulate": accumulate})
         torch._dynamo.reset()
         gc.collect()  # what the last try has left
         torch.cuda.empty_cache()
         torch.manual_seed(1)
-        module, timer = TransformerModule(config, config.data.vocab_size), Timer(steps, meet)
-        if fit.compiles(config):
-            module.compile_model()
+        module, timer = TransformerModule(config, config.data.vocab_size), Timer(epoch, meet)
+        if compiled:
+            module.compile_model(on_gpu=GPU)
+        if replayed:
+            module.replay_steps()
         with suppress(torch.OutOfMemoryError):
-            fit.build_trainer(config, [], [timer]).fit(module, Generated(config, MODELS[name][2]))
-            return {"precision": config.trainer.precision, "accumulate": accumulate, **timer.made}
+            fit.build_trainer(config, [], [timer]).fit(module, Generated(config, mean, steps))
+            refused = {"error": "no graphs; the reason is above"} if replayed and not module.replays else {}
+            return {"precision": config.trainer.precision, "accumulate": accumulate, **timer.made, **refused}
         del module, timer
     raise torch.OutOfMemoryError(f"also with the batch in {ACCUMULATE[-1]} parts")
 
@@ -170,11 +186,11 @@ def rate(work: float, run: Any, seconds: float = 0.5) -> float:
 def ceilings() -> dict[str, float]:
     """The most that this device has of memory traffic and of matrix products."""
     n, size = (8192, 2**28) if GPU else (512, 2**22)
-    source, target = (torch.ones(size, device=DEVICE) for _ in range(2))
+    source, target = (torch.randn(size, device=DEVICE) for _ in range(2))
     found = {"copy GB/s": rate(2 * source.nbytes / 1e9, lambda: target.copy_(source))}
     half = torch.bfloat16 if has_bfloat16() else torch.float16
     for kind, dtype in (("fp32", torch.float32), ("half", half)):
-        A = torch.ones(n, n, device=DEVICE, dtype=dtype)
+        A = torch.randn(n, n, device=DEVICE, dtype=dtype)  # a card multiplies ones faster than it does real numbers
         found[f"products TFLOP/s {kind}"] = rate(2 * n**3 / 1e12, lambda A=A: A @ A)
     return found
 
@@ -247,31 +263,37 @@ def one_of_several(name: str, steps: int, trials: int, folder: Path) -> None:
             assert time.monotonic() < ends, "the other processes have not come"
             time.sleep(0.01)
 
-    print(json.dumps(trained(name, steps, meet)), flush=True)
+    print(json.dumps(trained(name, steps, meet, replayed=GPU)), flush=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The report
 
 
+HOW: dict[str, dict[str, Any]] = {
+    "eager": {},
+    "graphs": {"replayed": True},
+    "graphs, compiled": {"compiled": True, "replayed": True},
+    "compiled": {"compiled": True},
+    "bf16-master": {"trainer.precision": "bf16-master"},
+}
+
+
 def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]:
-    """What is measured, each as it is done: eager training first, then several at once, then what is compiled."""
-    tasks = [(name, {"model": name, "how": "counted"}, lambda name=name: counted(name)) for name in models]
+    """What is measured, each as it is done."""
+    tasks: list[tuple[str, dict[str, Any], Any]] = []
     real = models if GPU else [name for name in models if name == "demo"]
-
-    def training(how: str, name: str, **keys: Any) -> None:
-        tasks.append((name, {"model": name, "how": how}, lambda: trained(name, steps, **keys)))
-
     for name in real:
-        training("eager", name)
+        for how, keys in HOW.items():
+            large = name in ("base", "big")
+            if ("compiled" in how and not GPU) or (how == "bf16-master" and not (large and has_bfloat16())):
+                continue
+            run = partial(trained, name, steps, **keys)
+            tasks.append((name, {"model": name, "how": how}, run))
     for name in (one for one in real if one in ("demo", "multi30k")):
         for trials in LEVELS if GPU else LEVELS[1:2]:
-            how = {"model": name, "how": f"{trials} at once"}
-            tasks.append((name, how, lambda name=name, trials=trials: shared(name, trials, steps)))
-    for name in (one for one in real if one in ("base", "big") and has_bfloat16()):
-        training("bf16-master", name, **{"trainer.precision": "bf16-master"})
-    for name in real if GPU else []:
-        training("compiled", name, **{"trainer.compile": "on"})
+            tasks.append((name, {"model": name, "how": f"{trials} at once"}, partial(shared, name, trials, steps)))
+    tasks += [(name, {"model": name, "how": "counted"}, partial(counted, name)) for name in models]
     for name, row, run in tasks:
         try:
             assert time.monotonic() < ends, "not measured: the time was over (--minutes)"
@@ -292,6 +314,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [f"- {name}: {value:,.1f}" for name, value in most.items()]
     lines += [f"- NVIDIA's MPS: {'on' if report['mps'] else 'off'}", ""]
     columns = {"precision": "", "accumulate": "", "tokens_per_s": ",.0f", "ms": ",.1f", "host_ms": ",.1f"}
+    columns |= {"gpu_ms": ",.1f", "times eager": ".2f"}
     columns |= {"share of products": ".0%", "memory_GB": ".2f", "kernels": ",", "first_s": ",.0f"}
     columns |= {"counted_operations": ",", "counted_GB": ",.1f", "error": ""}
     lines += [f"| model | how | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
@@ -299,6 +322,9 @@ def markdown(report: dict[str, Any]) -> str:
         if "TFLOP/s" in row:
             kind = "fp32" if row.get("precision", report["precision"][row["model"]]) == "32-true" else "half"
             row = row | {"share of products": row["TFLOP/s"] / most[f"products TFLOP/s {kind}"]}
+            before = next((one for one in report["rows"] if (one["model"], one["how"]) == (row["model"], "eager")), {})
+            if "tokens_per_s" in before:
+                row["times eager"] = row["tokens_per_s"] / before["tokens_per_s"]
         cells = [format(row[name], spec) if name in row else "" for name, spec in columns.items()]
         lines.append(f"| {row['model']} | {row['how']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

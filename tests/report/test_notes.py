@@ -27,6 +27,16 @@ def table_row(ours, published=None, params=9):
     return TableRow(results, {}, printed, False, base, None, None, PAPER.base)
 
 
+@pytest.mark.parametrize(("of_peak", "said"), [(0.314, "17,000 target tokens a second, 31%"), (None, "")])
+def test_the_speed_is_said_where_the_peak_is_known(of_peak, said):
+    results = [a_result(tokens_per_s=speed, of_peak=of_peak) for speed in (16_000.0, 18_000.0)]
+    row = TableRow(
+        RowResults(Config(), results, []), {}, None, False, RowResults(Config(), results, []), None, None, None
+    )
+    notes = " ".join(table_notes([row], None, None))
+    assert said in notes and ("tokens a second" in notes) == bool(said)
+
+
 def order_note(rows):
     return next((note for note in table_notes(rows, None, PAPER) if "Spearman" in note), "")
 

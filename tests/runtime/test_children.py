@@ -44,6 +44,23 @@ def hang():
     time.sleep(60)
 """
 
+IMPORTING = """
+import importlib, torch
+asked = []
+for name in ("is_available", "device_count", "current_device", "get_device_properties", "init", "_lazy_init"):
+    setattr(torch.cuda, name, lambda *words, name=name: asked.append(name))
+from transformer_pl.runtime.children import IMPORTED
+for module in IMPORTED:
+    importlib.import_module(module)
+print(asked)
+"""
+
+
+def test_what_is_imported_for_children_asks_for_no_gpu():
+    """CUDA does not survive a fork once something has asked for it."""
+    asked = subprocess.run([sys.executable, "-c", IMPORTING], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert asked.stdout.strip() == "[]"
+
 
 def test_a_child_runs_a_module_as_python_does(tmp_path, monkeypatch):
     (tmp_path / "child.py").write_text(CHILD)

@@ -111,7 +111,7 @@ def test_a_run_is_told_every_line_and_what_the_table_of_runs_shows(tmp_path, tol
     lines = [{name: value for name, value in line.items() if name not in ("kind", "time")} for line in trial.metrics()]
     assert [message["log"] for message in told if "log" in message] == lines
     result = trial.result()
-    shown = result.model_dump(include={"params", "flops", "tokens_per_s", "wall_s"})
+    shown = result.model_dump(include={"params", "flops", "tokens_per_s", "of_peak", "wall_s"})
     assert {"summary": shown | {"val/loss.fall": result.convergence["fall"]}} in told
     assert told[-1] == {"finish": 0}
 

@@ -12,7 +12,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.flops import short_numbers, training_costs
+from transformer_pl.trials.flops import share_of_peak, short_numbers, training_costs
 from transformer_pl.trials.trial_config import match_flops
 
 pytestmark = pytest.mark.core
@@ -136,6 +136,27 @@ def test_training_is_three_forward_passes_over_every_token():
     short, long = training_costs([(config, (20, 25)) for config in configs])
     assert short.flops == pytest.approx(3 * 40 * forward)
     assert long.flops == pytest.approx(3 * 7 * 120 * forward)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "keys", "peak"),
+    [
+        (["NVIDIA H200"], {}, 989e12),
+        (["NVIDIA A100-SXM4-80GB"] * 2, {"trainer.num_nodes": 2}, 4 * 312e12),
+        (["NVIDIA H100 PCIe"], {}, 756e12),
+        (["Tesla T4"], {"trainer.precision": "32-true"}, None),
+        (["NVIDIA A1000"], {}, None),
+        ([], {}, None),
+    ],
+    ids=str,
+)
+def test_the_share_of_the_peak_is_of_the_products_of_the_tokens_of_a_second(gpus, keys, peak):
+    """1,000 tokens a batch, 25 a source and 20 a target: 40 pairs a step, with 800 target tokens."""
+    keys = BASE | {"optim.max_steps": 7, "data.batch_tokens": 1000, "trainer.precision": "bf16-mixed"} | keys
+    config = resolve([Level("test", keys)])
+    [cost] = training_costs([(config, (25, 20))])
+    share = share_of_peak(config, cost, (25, 20), 8000, gpus)  # ten steps a second
+    assert share == (peak and pytest.approx(10 * cost.flops / 7 / peak))
 
 
 def test_counts_that_differ_look_different():

@@ -201,7 +201,9 @@ class Trainer(Section):
     )
     accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
-        default="off", description="torch.compile for training; auto: on a GPU, but not with fsdp2 or bf16-master"
+        default="auto",
+        description="auto: a GPU replays steps as CUDA graphs, of compiled layers in 20,000 steps or more; on: layers "
+        "are always compiled; off: neither",
     )
     threads: Annotated[Processes | None, OrNone] = Field(
         default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, PAD, Config
@@ -93,6 +94,18 @@ def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
     """The first sentence at `indexes`, with only padding as its target: for a rank that has none of its own."""
     batch = collate(split, indexes[:1])
     return batch._replace(target_out=torch.full_like(batch.target_out, PAD))
+
+
+def padded_batch(batch: Batch, rows: int, length: int) -> Batch:
+    """The batch with as many rows, and both sides as long. An added row repeats the first one and predicts nothing."""
+    B = len(batch.source)
+
+    def grown(side: Tensor) -> Tensor:
+        return F.pad(side, (0, length - side.shape[1], 0, rows - B), value=PAD)
+
+    source, target_in, target_out = map(grown, batch[:3])
+    source[B:], target_in[B:] = source[0], target_in[0]
+    return Batch(source, target_in, target_out, batch.tokens)
 
 
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
 from transformer_pl.config.components import build
-from transformer_pl.data.batches import Batch, TrainStream, collate, eval_batches, nothing_to_predict
+from transformer_pl.data.batches import Batch, TrainStream, collate, eval_batches, nothing_to_predict, padded_batch
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.task import checked_scores, task_of
 
@@ -38,8 +38,18 @@ class DataModule(L.LightningDataModule):
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """The batch in pinned memory, from which training need not wait for the copy to a GPU."""
-        if self.trainer is None or self.trainer.strategy.root_device.type == "cpu":
+        """The batch in pinned memory, from which training need not wait for the copy to a GPU.
+
+        For a module that `replays` its steps, both sides are padded to one length L, and a batch to as many rows as one
+        of length L can have. So few shapes occur: 11 at scale demo, 207 at wmt14, where there were 15 and 2,774.
+        """
+        if self.trainer is None:
+            return batch
+        if self.trainer.training and getattr(self.trainer.lightning_module, "replays", False):
+            L = max(batch.source.shape[1], batch.target_in.shape[1])
+            most = -(-(self.config.data.batch_tokens // L) // self.config.trainer.accumulate)
+            batch = padded_batch(batch, rows=max(most, len(batch.source)), length=L)
+        if self.trainer.strategy.root_device.type == "cpu":
             return batch
         source, target_in, target_out, tokens = batch
         return Batch(source.pin_memory(), target_in.pin_memory(), target_out.pin_memory(), tokens)

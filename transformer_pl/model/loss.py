@@ -1,7 +1,7 @@
 """Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity.
 
 Both take the embedding and the states that it projects to logits, and go through a batch in chunks of sentences: with
-37,000 subwords and 25,000 tokens the logits alone would take 3.7 GB in float32.
+37,000 subwords and 25,000 tokens the logits alone take 3.7 GB in float32. A GPU that has the memory trains without.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,22 @@ class SmoothedCrossEntropy:
     """Label-smoothed cross-entropy (Section 5.4), which never needs all logits at once."""
 
     def __init__(self, config: Sizes, optim: Optim):
-        self.eps_ls = optim.eps_ls
+        self.eps_ls, self.vocab_size = optim.eps_ls, config.vocab_size
         self._compiled: Any = None
 
     def compile(self) -> None:
         """Let torch compile `_formula` to few passes over the logits, where `_loss_and_gradient` makes nine."""
-        self._compiled = torch.compile(_formula, dynamic=True)
+        compiled = torch.compile(_formula, dynamic=True)
+
+        def formula(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
+            torch._dynamo.mark_static(logits, 1)  # the vocabulary
+            return compiled(logits, target, eps_ls)
+
+        self._compiled = formula
 
     def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-        return smoothed_loss(embedding, x, target, self.eps_ls, self._compiled)
+        tokens = _tokens_at_once(x, self.vocab_size)
+        return smoothed_loss(embedding, x, target, self.eps_ls, tokens, self._compiled or _loss_and_gradient)
 
 
 def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
@@ -48,36 +55,39 @@ def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
     return loss(embedding.logits(states), batch.target_out)
 
 
-def smoothed_loss(embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, compiled: Any = None) -> Tensor:
+def smoothed_loss(
+    embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, tokens: int = TOKENS_AT_ONCE, compute: Any = None
+) -> Tensor:
     """The sum over tokens of the label-smoothed cross-entropy, in nats; padding is left out.
 
     The gradient of a chunk is computed while its logits exist.
 
     embedding: projects x (B, L, d_model) to logits. target: (B, L).
     eps_ls: the probability that is spread evenly over all V subwords (Szegedy et al. 2016; torch's variant).
-    compiled: the compiled `_formula`; None: `_loss_and_gradient` computes the same.
+    tokens: how many tokens' logits exist at once.
+    compute: the compiled `_formula`, or what computes the same: `_loss_and_gradient`.
     """
     weights = [weight for weight in embedding.parameters() if weight.requires_grad]
-    return _SmoothedLoss.apply(embedding.logits, compiled or _loss_and_gradient, x, target, eps_ls, *weights)
+    return _SmoothedLoss.apply(embedding.logits, compute or _loss_and_gradient, x, target, eps_ls, tokens, *weights)
 
 
 class _SmoothedLoss(torch.autograd.Function):
     """The forward pass computes the gradients too. The backward pass multiplies them by the gradient of the loss.
 
-    project: x to logits. compute: logits, target and eps_ls to the loss and its gradient by the logits.
-    weights: those of `project` that are trained.
+    project: x to logits. compute: logits (N, V), target (N,) and eps_ls to the loss and its gradient by the logits.
+    tokens: of a chunk. weights: those of `project` that are trained.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, project: Any, compute: Any, x: Tensor, target: Tensor, eps_ls: float, *weights: Tensor
+        ctx: Any, project: Any, compute: Any, x: Tensor, target: Tensor, eps_ls: float, tokens: int, *weights: Tensor
     ) -> Tensor:
         losses, x_gradients = [], []
         weight_gradients: list[Tensor | None] = [None for _ in weights]
-        for chunk, chunk_target in _chunks(x.detach(), target):
+        for chunk, chunk_target in _chunks(x.detach(), target, tokens):
             with torch.enable_grad():
-                logits = project(chunk.requires_grad_())
-            loss, logits_gradient = compute(logits.detach(), chunk_target, eps_ls)
+                logits = project(chunk.requires_grad_()).flatten(0, 1)
+            loss, logits_gradient = compute(logits.detach(), chunk_target.flatten(), eps_ls)
             x_gradient, *new_gradients = torch.autograd.grad(
                 logits, [chunk, *weights], logits_gradient, allow_unused=True
             )
@@ -92,13 +102,12 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x_gradient, *weight_gradients = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
-        return None, None, x_gradient, None, None, *weight_gradients
+        return None, None, x_gradient, None, None, None, *weight_gradients
 
 
-def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
-    """The summed loss of logits (B, L, V), and its gradient by the logits: softmax less the smoothed target."""
-    V = logits.shape[-1]
-    rows, index = logits.flatten(0, 1), target.flatten().unsqueeze(1)  # (B L, V), (B L, 1)
+def _loss_and_gradient(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
+    """The summed loss of logits (N, V), and its gradient by the logits: softmax less the smoothed target (N,)."""
+    V, index = rows.shape[1], target.unsqueeze(1)  # (N, 1)
     real = (index != PAD).float()
     gradient = torch.empty_like(rows, dtype=torch.float32)
     losses = []
@@ -109,26 +118,26 @@ def _loss_and_gradient(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[T
         total = out.exp_().sum(-1, keepdim=True)
         losses.append(((total.log() - expected) * weight).sum())
         out.mul_(weight / total).sub_(eps_ls / V * weight).scatter_add_(-1, true, (eps_ls - 1) * weight)
-    return torch.stack(losses).sum(), gradient.view_as(logits).type_as(logits)
+    return torch.stack(losses).sum(), gradient.type_as(rows)
 
 
-def _formula(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
+def _formula(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
     """The same without changes in place, which a compiler can fuse."""
-    V = logits.shape[-1]
-    scores, index = logits.float(), target.unsqueeze(-1)  # (B, L, V), (B, L, 1)
+    V = rows.shape[1]
+    scores, index = rows.float(), target.unsqueeze(1)  # (N, V), (N, 1)
     real = (index != PAD).float()
-    is_true = torch.arange(V, device=logits.device) == index  # (B, L, V)
+    is_true = torch.arange(V, device=rows.device) == index  # (N, V)
     total = scores.logsumexp(-1, keepdim=True)
     losses = total - (1 - eps_ls) * scores.gather(-1, index) - eps_ls / V * scores.sum(-1, keepdim=True)
     gradient = (scores - total).exp() - eps_ls / V - (1 - eps_ls) * is_true
-    return (losses * real).sum(), (gradient * real).type_as(logits)
+    return (losses * real).sum(), (gradient * real).type_as(rows)
 
 
 def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
     """The un-smoothed cross-entropy of every token in nats, (B, L); zero at padding. x (B, L, d_model)."""
     project: Any = embedding.logits
     nll = []
-    for chunk, chunk_target in _chunks(x, target):
+    for chunk, chunk_target in _chunks(x, target, TOKENS_AT_ONCE):
         rows = project(chunk).flatten(0, 1)
         size = max(1, LOGITS_AT_ONCE // rows.shape[1])  # F.cross_entropy takes three times the memory of its logits
         for logits, tokens in zip(rows.split(size), chunk_target.flatten().split(size), strict=True):
@@ -136,7 +145,14 @@ def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> 
     return torch.cat(nll).view_as(target)
 
 
-def _chunks(x: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most TOKENS_AT_ONCE tokens."""
-    sentences = max(1, TOKENS_AT_ONCE // x.shape[1])
+def _tokens_at_once(x: Tensor, vocab_size: int) -> int:
+    """TOKENS_AT_ONCE; on a GPU as many as a fifth of it holds: 12 bytes for each logit and what is made of it."""
+    if x.device.type != "cuda":
+        return TOKENS_AT_ONCE
+    return int(torch.cuda.get_device_properties(x.device).total_memory // (5 * 12 * vocab_size))
+
+
+def _chunks(x: Tensor, target: Tensor, tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most so many tokens."""
+    sentences = max(1, tokens // x.shape[1])
     return zip(x.split(sentences), target.split(sentences), strict=True)

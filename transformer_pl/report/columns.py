@@ -112,7 +112,10 @@ def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[st
         {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[trial.row].name, "seed": trial.config.seed}
         | {"state": trial.trial.state(), "id": trial.identity.trial}
         | {key: settings[trial.row].get(key) for key in keys}
-        | {key: result and getattr(result, key) for key in ("params", "steps", "flops", "wall_s")}
+        | {
+            key: result and getattr(result, key)
+            for key in ("params", "steps", "flops", "tokens_per_s", "of_peak", "wall_s")
+        }
         | {name: result and result.metrics.get(name) for name in metrics}
         for trial, result in zip(planned, results, strict=True)
     ]

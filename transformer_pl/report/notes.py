@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
@@ -127,7 +128,7 @@ def table_notes(
     order = _order_note(rows, paper) if paper else ""
     exempt = exemption_note(exemptions(result for row in rows for result in row.results.done))
     notes = (
-        (_training_note(rows, base or rows[0].results.config, paper), order),
+        (_training_note(rows, base or rows[0].results.config, paper), order, _speed_note(rows)),
         (significance_note(rows, _units(rows)), exempt, LEGEND),
         (_convergence_note(rows),),
         (_gaps_note(rows), _stopped_note(rows), _watching_note(rows), *added),
@@ -153,6 +154,15 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."
     return note
+
+
+def _speed_note(rows: Sequence[TableRow]) -> str:
+    """How fast the first row was trained, where it is known what its GPU can do."""
+    known = [result for row in rows[:1] for result in row.results.done if result.of_peak and result.tokens_per_s]
+    if not known:
+        return ""
+    speed, share = (fmean(getattr(one, key) or 0.0 for one in known) for key in ("tokens_per_s", "of_peak"))
+    return f"{rows[0].title} was trained on {speed:,.0f} target tokens a second, {share:.0%} of the peak of its GPU."
 
 
 def _stopped_note(rows: Sequence[TableRow]) -> str:

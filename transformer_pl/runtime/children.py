@@ -1,7 +1,7 @@
 """Child processes, which start in a tenth of a second where a server of multiprocessing has imported torch for them.
 
-The server forks itself for each child (Linux). With a GPU, and on other systems, a child is a new process, because CUDA
-and macOS's libraries do not survive a fork once something has used them.
+The server forks itself for each child (Linux). It imports and does nothing else, so that it has not asked for a GPU:
+CUDA would not survive a fork then. On other systems a child is a new process.
 """
 
 import gc
@@ -20,19 +20,15 @@ from pathlib import Path
 from types import ModuleType
 
 from transformer_pl.runtime.files import open_to_append
-from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.signals import GROUP_GRACE_S, Stopped
 
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and the end of the terminal
 IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.one_trial", "sacrebleu"]
 
 
-def context(on_gpu: bool = True) -> BaseContext:
-    """The context of multiprocessing that starts children. Its server imports IMPORTED when it starts the first.
-
-    on_gpu: whether the children compute on a GPU where there is one.
-    """
-    if sys.platform != "linux" or (on_gpu and gpus()):
+def context() -> BaseContext:
+    """The context of multiprocessing that starts children. Its server imports IMPORTED when it starts the first."""
+    if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork has one thread: no library may start others before it

@@ -27,7 +27,7 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     """
     if parent_process() or RANKS_OF in os.environ:
         return function(*arguments)
-    starting = context(on_gpu=False)
+    starting = context()
     receiver, sender = starting.Pipe(duplex=False)
     sent = (sender, dict(os.environ), what, function, arguments)
     child = starting.Process(target=_answer, args=sent)  # type: ignore[attr-defined]

@@ -30,6 +30,17 @@ def amd_gpus(root: Path = Path("/")) -> int:
     return sum(file.read_text().strip() != "0" for file in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id"))
 
 
+PEAKS = {  # of products in half precision, dense, in TFLOP/s, by NVIDIA's data sheets
+    **{"B200": 2250, "H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "V100": 125},
+    **{"L40S": 362, "L4": 121, "A10": 125, "T4": 65, "RTX 4090": 165, "RTX 3090": 71},
+}
+
+
+def peak_flops(gpu: str) -> float | None:
+    """The most FLOPs per second that a GPU of this name has in half precision; None where it is not known."""
+    return next((1e12 * peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b", gpu)), None)
+
+
 def has_bfloat16() -> bool:
     """Whether a GPU of this machine computes in bfloat16. NVIDIA's before compute capability 8, such as a T4, do not:
     torch lets them emulate it, slower than float32."""

@@ -24,6 +24,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
+from transformer_pl.train.cuda_graphs import why_no_graphs
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
@@ -32,6 +33,8 @@ from transformer_pl.train.teacher import load_teachers
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
+
+LONG = 20_000  # steps of a training on a GPU from which compiling its layers, a minute or two, pays
 
 
 class Fitted(NamedTuple):
@@ -70,7 +73,12 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
     # The module
     module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, run.runs, prepared))
     if compiles(config):
-        module.compile_model()
+        module.compile_model(on_gpu(config))
+    if config.trainer.compile != "off" and on_gpu(config):
+        if why := why_no_graphs(config, module.model):
+            print(plain(f"no CUDA graphs: {why}"), flush=True)
+        else:
+            module.replay_steps()
 
     # The callbacks. A ModelCheckpoint of the user's writes to `best`. Our checkpoints come last, as they hold the state
     # of the other callbacks.
@@ -198,10 +206,10 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether model and loss are compiled for training. `auto`: on a GPU, but not with fsdp2 or bf16-master."""
+    """Whether layers and loss are compiled. `auto`: for a long training on a GPU, not with fsdp2 or bf16-master."""
     if config.trainer.compile == "auto":
         whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
-        return whole and on_gpu(config)
+        return whole and config.steps >= LONG and on_gpu(config)
     return config.trainer.compile == "on"
 
 

@@ -8,6 +8,7 @@ import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._inductor import list_options
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from transformer_pl.config import PAD, Config, Decode, sizes
@@ -22,6 +23,7 @@ from transformer_pl.model.slots import Stepwise, modules_with
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
+from transformer_pl.train.cuda_graphs import Losses, StepGraphs
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
 from transformer_pl.train.teacher import Teacher, build_loss
@@ -55,6 +57,7 @@ class TransformerModule(L.LightningModule):
         self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
         self._compiled = False
+        self._graphs: StepGraphs | None = None  # where training steps are replayed
 
     def configure_model(self) -> None:
         """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
@@ -81,19 +84,30 @@ class TransformerModule(L.LightningModule):
             rule = f"must have each weight once, but {min(shared)} is also another"
             raise InputError(f"model.architecture = {self.sizes.architecture.path}: {rule}: not possible {remedy}")
 
-    def compile_model(self) -> None:
-        """Compile the model's states and the loss when training computes them: once, for all lengths.
+    def compile_model(self, on_gpu: bool = False) -> None:
+        """Compile the layers and the loss when training computes them: each class of layers once, for all lengths.
 
-        A component that cannot be compiled, such as an LSTM, runs as it is between compiled parts. Dropout stays
-        torch's own operation (`fallback_random`): on a CPU it draws the same masks as without compiling, so that
-        numbers differ in their last digits only. Compiled dropout would be fused, but torch 2.13 repeats parts of its
-        masks on a GPU (pytorch issue 198333).
+        A component that cannot be compiled, such as an LSTM, runs as it is between compiled parts. Dropout draws the
+        same masks as without compiling, so that numbers differ in their last digits only. (Torch's own compiled dropout
+        repeats parts of its masks on a GPU: pytorch issue 198333, of 2.13.)
         """
         self._compiled = True
-        states = torch.compile(self.model.states, dynamic=True, options={"fallback_random": True})
-        self.model.states = states  # type: ignore[method-assign]
+        torch._dynamo.config.recompile_limit = 64  # a component may have another number in each layer
+        torch.fx.experimental._config.use_duck_shape = False  # lengths that are equal by chance are no rule
+        masks = "align_random_eager" if on_gpu and "align_random_eager" in list_options() else "fallback_random"
+        for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
+            layer.compile(dynamic=True, options={masks: True})
         if isinstance(self.loss, SmoothedCrossEntropy):
             self.loss.compile()
+
+    def replay_steps(self) -> None:
+        """Replay forward and backward passes as CUDA graphs, as far as they compute the same."""
+        self._graphs = StepGraphs(self._losses, self)
+
+    @property
+    def replays(self) -> bool:
+        """Whether training steps are replayed, so that batches should have few shapes."""
+        return self._graphs is not None and self._graphs.are_used
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
@@ -123,15 +137,26 @@ class TransformerModule(L.LightningModule):
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
+        parts = self.trainer.accumulate_grad_batches
+        if self._graphs is None:
+            loss, sums = self._losses(batch)
+        else:
+            if batch_idx % parts == 0:
+                self._graphs.zero_gradients()
+            loss, sums = self._graphs(batch)
+        self._divergence.note_loss(sums[0], self.trainer.global_step + 1)
+        if self._is_first_pass:
+            self._trained += sums
+            self._is_first_pass = False
+        return loss * parts * self.trainer.world_size
+
+    def _losses(self, batch: Batch) -> Losses:
+        """The part that a batch has in the loss per target token of its global batch, and the sums that are logged."""
         loss = training_loss(self.loss, self.model, batch)
-        self._divergence.note_loss(loss, self.trainer.global_step + 1)
         tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
-        if self._is_first_pass:
-            self._trained += torch.stack([value.detach().float() for value in sums])
-            self._is_first_pass = False
-        loss = loss + sum(sums[2:])
-        return loss / batch.tokens * self.trainer.accumulate_grad_batches * self.trainer.world_size
+        logged = torch.stack([value.detach().float() for value in sums])
+        return Losses((loss + sum(sums[2:])) / batch.tokens, logged)
 
     def stop_if_diverged(self, *values: Tensor) -> None:
         """Raise Diverged on every rank if an earlier loss, a weight, or one of `values` is not finite on any rank."""
@@ -139,7 +164,12 @@ class TransformerModule(L.LightningModule):
 
     @component_code()
     def backward(self, loss: Tensor) -> None:
-        loss.backward()
+        if self._graphs is None:  # else the gradients have been computed with the loss
+            loss.backward()
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        if self._graphs is None:
+            optimizer.zero_grad()
 
     def on_train_start(self) -> None:
         if self.global_rank:  # after all ranks have built the same weights

@@ -25,7 +25,7 @@ from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
 from transformer_pl.trials.convergence import convergence
-from transformer_pl.trials.flops import training_costs
+from transformer_pl.trials.flops import share_of_peak, training_costs
 from transformer_pl.trials.lock import LockLost
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.result import Result
@@ -121,6 +121,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         converged = convergence(lines, steps)
         [cost] = training_costs([(config, prepared.mean_lengths)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
+        rate = sum(rates) / len(rates) if rates else None
         logger.log_result(metrics, steps)
         wandb.send(translations=evaluation.examples)
         result = Result(
@@ -140,7 +141,8 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             steps=steps,
             stopped_early=steps < config.steps,
             flops=cost.flops * checked.passes * (steps / config.steps),
-            tokens_per_s=round(sum(rates) / len(rates), 1) if rates else None,
+            tokens_per_s=rate and round(rate, 1),
+            of_peak=rate and share_of_peak(config, cost, prepared.mean_lengths, rate, fit.gpu_names(config)),
             wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
             exempt=checked.exempt,
             convergence=converged and converged.as_record(),

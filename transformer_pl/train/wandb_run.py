@@ -58,7 +58,7 @@ class WandbRun:
 
     def send_summary(self, result: "Result") -> None:
         """Send what W&B's table of runs shows of a result beside the metrics."""
-        shown = {key: getattr(result, key) for key in ("params", "flops", "tokens_per_s", "wall_s")}
+        shown = {key: getattr(result, key) for key in ("params", "flops", "tokens_per_s", "of_peak", "wall_s")}
         self.send(summary=shown | {"val/loss.fall": result.convergence and result.convergence["fall"]})
 
     def finish(self, exit_code: int = 0) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from transformer_pl.config import Config, Sizes, sizes
 from transformer_pl.config.components import build, component_names
 from transformer_pl.runtime.isolated import isolated
+from transformer_pl.runtime.machine import peak_flops
 
 ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
 
@@ -52,6 +53,21 @@ def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> l
         Cost(cost.params, 3 * config.steps * cost.flops * config.data.batch_tokens / max(pair))
         for (config, _), pair, cost in zip(trainings, lengths, forward, strict=True)
     ]
+
+
+def share_of_peak(
+    config: Config, cost: Cost, lengths: tuple[float, float], tokens_per_s: float, gpus: Sequence[str]
+) -> float | None:
+    """The rate of a training as a share of what the GPUs of its nodes multiply at most in half precision.
+
+    cost: of the whole training. lengths: the mean tokens per sentence of source and target.
+    tokens_per_s: target tokens. gpus: the names of those of a node. None where no peak is known.
+    """
+    peaks = [peak_flops(gpu) for gpu in gpus]
+    if config.trainer.precision == "32-true" or not peaks or None in peaks:
+        return None
+    tokens = config.steps * config.data.batch_tokens * lengths[1] / max(lengths)
+    return cost.flops / tokens * tokens_per_s / (config.trainer.num_nodes * sum(filter(None, peaks)))
 
 
 def short_number(number: float, digits: int = 3) -> str:

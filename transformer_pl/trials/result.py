@@ -48,7 +48,8 @@ class Result(BaseModel):
     steps: Natural
     stopped_early: bool = False
     flops: Amount
-    tokens_per_s: Amount | None
+    tokens_per_s: Amount | None  # target tokens that were trained on
+    of_peak: Amount | None = None  # as a share of what its GPUs can multiply; None: not known
     wall_s: Amount
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
     convergence: ConvergenceRecord | None = None  # None: not known
