@@ -100,7 +100,7 @@ def report_of_gpu(monkeypatch, folder, *words):
 def test_the_benchmark_of_a_gpu_runs_without_one_as_far_as_it_can(monkeypatch, tmp_path, capsys):
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo,multi30k")
     assert not any("error" in row for row in rows.values()), rows
-    assert {how for _, how in rows} == {"counted", "eager", "2 at once"}
+    assert {how for _, how in rows} == {"eager", "graphs", "2 at once", "counted"}
     assert all(row["tokens_per_s"] > 0 for (_, how), row in rows.items() if how != "counted")
     demo, multi30k = (rows[name, "counted"] for name in ("demo", "multi30k"))
     assert all(0 < demo[count] < multi30k[count] for count in ("counted_operations", "counted_GB"))
@@ -109,5 +109,5 @@ def test_the_benchmark_of_a_gpu_runs_without_one_as_far_as_it_can(monkeypatch, t
 def test_a_row_of_the_benchmark_that_fails_names_its_error_and_the_others_come(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gpu, "shared", None)
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo")
-    assert [how for _, how in rows] == ["counted", "eager", "2 at once"]
+    assert [how for _, how in rows] == ["eager", "graphs", "2 at once", "counted"]
     assert "TypeError" in rows["demo", "2 at once"]["error"] and "error" not in rows["demo", "eager"]

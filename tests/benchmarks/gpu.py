@@ -292,7 +292,8 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
             tasks.append((name, {"model": name, "how": how}, run))
     for name in (one for one in real if one in ("demo", "multi30k")):
         for trials in LEVELS if GPU else LEVELS[1:2]:
-            tasks.append((name, {"model": name, "how": f"{trials} at once"}, partial(shared, name, trials, steps)))
+            how = {"model": name, "how": f"{trials} at once"}
+            tasks.append((name, how, lambda name=name, trials=trials: shared(name, trials, steps)))
     tasks += [(name, {"model": name, "how": "counted"}, partial(counted, name)) for name in models]
     for name, row, run in tasks:
         try:

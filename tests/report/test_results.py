@@ -42,8 +42,9 @@ def finished(tmp_path_factory):
 
 
 def is_of(result, config):
-    """Whether a trial is of this config, and has no further options. It may be continued with other threads."""
-    keys = {key: value for key, value in config.flat().items() if key != "trainer.threads"}
+    """Whether a trial is of this config, and has no further options. It may have other threads, and be compiled."""
+    without = ("trainer.threads", "trainer.compile")
+    keys = {key: value for key, value in config.flat().items() if key not in without}
     trained = KEYS | result.config  # some keys are younger than the trial
     options = {key for key in trained if key.count(".") == 2}
     return keys.items() <= trained.items() and options <= keys.keys()
