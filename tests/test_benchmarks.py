@@ -4,13 +4,14 @@ import json
 import sys
 from pathlib import Path
 
+import catalogue
 import gpu
 import peers
 import pytest
 import rounds
 import torch
 import word_order
-from helpers import little_text
+from helpers import ROOT, little_text
 from small_models import batch, built, small
 from tiny_trials import TINY, train
 
@@ -111,3 +112,11 @@ def test_a_row_of_the_benchmark_that_fails_names_its_error_and_the_others_come(m
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo")
     assert [how for _, how in rows] == ["eager", "graphs", "2 at once", "counted"]
     assert "TypeError" in rows["demo", "2 at once"]["error"] and "error" not in rows["demo", "eager"]
+
+
+def test_the_catalogue_is_that_of_the_files_and_of_the_tables():
+    """If not: python tests/benchmarks/catalogue.py"""
+    table = catalogue.catalogue()
+    assert table in (ROOT / "ablations/README.md").read_text()
+    for path in (ROOT / "ablations").glob("[!_]*.py"):
+        assert f"({path.name})" in table

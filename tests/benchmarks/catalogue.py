@@ -1,0 +1,117 @@
+"""The catalogue in ablations/README.md, made from the files of the ablations and from the tables of sweeps/README.md.
+
+python tests/benchmarks/catalogue.py
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from transformer_pl.check.__main__ import slot_of
+from transformer_pl.config import COMPONENTS, sizes
+from transformer_pl.config.levels import Level, resolve, scale_level
+from transformer_pl.model import Transformer
+from transformer_pl.runtime.command_line import run_command
+from transformer_pl.runtime.files import write_atomically
+from transformer_pl.trials.flops import forward_costs
+
+ROOT = Path(__file__).parents[2]
+README, TABLES = ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
+BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
+HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
+GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # what is no option of a constructor
+SOURCE = re.compile(r"([A-Z][\w-]+(?:(?:, [A-Z][\w-]+)* and [A-Z]\w+| et al\.)? \d{4}),\s+arXiv:(\d+\.\d+)")
+
+
+def components(path: Path) -> dict[str, tuple[str, type]]:
+    """By name, the key and the class of each component of a file, but those that an architecture in it brings."""
+    code = path.read_text(encoding="utf-8")
+    module = importlib.import_module(f"ablations.{path.stem}")
+    found = {}
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.ClassDef) and not re.search(rf"with_own\([^)]*\b{node.name}\)", code):
+            component = getattr(module, node.name)
+            try:
+                key = slot_of(path.stem, component)
+            except Exception:  # a class that helps another
+                continue
+            is_built = "site" in inspect.signature(component).parameters or issubclass(component, Transformer)
+            if not key.startswith("model.") or (
+                is_built and (key == "model.embedding" or component.forward is not nn.Module.forward)
+            ):
+                found[node.name] = key, component
+    return found
+
+
+def options(component: type) -> list[str]:
+    """The options of a component's constructor."""
+    arguments = inspect.signature(component).parameters.values()
+    return [one.name for one in arguments if one.name not in GIVEN and one.kind is one.POSITIONAL_OR_KEYWORD]
+
+
+def sentence(text: str) -> str:
+    """The first sentence of a docstring, without its sources."""
+    text = re.sub(r"\s*\([^()]*(?:\d{4}|arXiv)[^()]*\)", "", " ".join(text.split("\n\n")[0].split()))
+    return re.split(r"(?<!et al)\.(?: (?=[A-Z`])|$)", text)[0].replace("|", "\\|")
+
+
+def weights(key: str, path: str) -> str:
+    """How many more weights than base a model of scale demo has, as a percentage; empty for what is no model."""
+    if not key.startswith("model."):
+        return ""
+    models = [resolve([scale_level("demo"), Level("catalogue", keys)]) for keys in ({}, {key: path})]
+    base, ours = (cost.params for cost in forward_costs([(sizes(one.model, 1000), 1, 11, 11) for one in models]))
+    return f"{ours / base - 1:+.1%}".replace("+0.0%", "as base").replace("-0.0%", "as base").replace("%", " %")
+
+
+def measured() -> dict[str, str]:
+    """By the name of a class, the difference and interval of the first row of demo's tables that has it."""
+    text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|row|"):
+            header = cells
+        elif line.startswith("|") and "=" in cells[0]:
+            row = dict(zip(header, cells, strict=True))
+            for name in re.findall(r"=([A-Z]\w+)", cells[0]):
+                if row.get("Δ BLEU"):
+                    found.setdefault(name, f"{row['Δ BLEU']} ({row['Δ 95 %']})")
+    return found
+
+
+def catalogue() -> str:
+    """The table: a row for each component."""
+    rows: list[tuple[Any, ...]] = []
+    differences = measured()
+    for path in sorted((ROOT / "ablations").glob("[!_]*.py")):
+        document = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        sources = [
+            f"[{who}](https://arxiv.org/abs/{number})" for who, number in SOURCE.findall(" ".join(document.split()))
+        ]
+        parts = components(path)
+        for name, (key, component) in parts.items():
+            about = sentence(document)
+            shown = f"[`{name}`]({path.name})" + "".join(f" `{option}`" for option in options(component))
+            cells = (shown, about, ", ".join(sources), weights(key, f"ablations.{path.stem}.{name}"))
+            rows.append(
+                (list(COMPONENTS).index(key) if key in COMPONENTS else 99, key, *cells, differences.get(name, ""))
+            )
+    return HEADER + "".join(f"|`{key}`|{'|'.join(cells)}|\n" for _, key, *cells in sorted(rows))
+
+
+def main(argv: list[str]) -> int:
+    before, _, after = README.read_text(encoding="utf-8").partition(BEGIN)
+    write_atomically(README, before + BEGIN + "\n" + catalogue() + "\n" + END + after.partition(END)[2])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    run_command(main)
