@@ -47,9 +47,9 @@ class AdaptiveSoftmax(nn.Module):
         return torch.stack(parts).sum(0) * math.sqrt(self.clusters.in_features)
 
     def logits(self, x: Tensor) -> Tensor:
-        head = torch.cat([F.linear(x, self.vectors[0]), self.clusters(x)], -1).float().log_softmax(-1)
+        head = torch.cat([F.linear(x, self.vectors[0]), self.clusters(x)], -1).log_softmax(-1)
         log_p = [head[..., : self.counts[0]]]
         for i, vectors in enumerate(self.vectors[1:]):
             inner = x @ self.projections[i].T if self.projections else x
-            log_p.append(F.linear(inner, vectors).float().log_softmax(-1) + head[..., self.counts[0] + i, None])
+            log_p.append(F.linear(inner, vectors).log_softmax(-1) + head[..., self.counts[0] + i, None])
         return torch.cat(log_p, -1)

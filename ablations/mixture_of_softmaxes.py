@@ -22,6 +22,6 @@ class MixtureOfSoftmaxes(SharedEmbedding):
 
     def logits(self, x: Tensor) -> Tensor:
         contexts = self.W_k(x).tanh().unflatten(-1, (self.components, -1))  # (B, L, components, d_model)
-        log_p = F.linear(contexts, self.weight).float().log_softmax(-1)
-        log_pi = self.W_pi(x).float().log_softmax(-1)
+        log_p = F.linear(contexts, self.weight).log_softmax(-1)
+        log_pi = self.W_pi(x).log_softmax(-1)
         return torch.logsumexp(log_p + log_pi.unsqueeze(-1), -2)  # (B, L, V)

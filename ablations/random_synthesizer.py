@@ -42,7 +42,7 @@ class RandomSynthesizer(MultiHeadSelfAttention):
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         Lk = K.shape[2]
-        scores = F.pad(self.own_scores(x, start), (0, max(0, Lk - self.length)))[..., :Lk]
+        scores = F.pad(self.own_scores(x, start), (0, max(0, Lk - self.length)))[..., :Lk].expand(len(x), -1, -1, -1)
         if self.plus:
             usual = self._heads(self.W_Q(x)) @ K.mT * K.shape[-1] ** -0.5
             own, other = self.alpha.softmax(0) if self.alpha is not None else (1, 1)

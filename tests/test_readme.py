@@ -31,7 +31,7 @@ from transformer_pl.train.rehearsal import Rehearsal
 READMES = sorted(
     path
     for depth in ("", "*/", "*/*/")
-    for name in ("README.md", "SLOTS.md", "FIDELITY.md", "CONTRIBUTING.md", "API.md")
+    for name in ("README.md", "SLOTS.md", "FIDELITY.md", "CONTRIBUTING.md", "API.md", "NOTEBOOK.md")
     for path in ROOT.glob(depth + name)
     if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
     and not path.parent.is_symlink()  # transformer_pl/sweeps
