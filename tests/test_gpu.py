@@ -270,7 +270,7 @@ class Counting(FeedForward):
 
 class Waiting(FeedForward):
     def forward(self, x):
-        return super().forward(x) * (1 + float(x.sum() > 0))
+        return super().forward(x) * (1 + float(x.square().sum() > 0))
 
 
 @on_a_gpu

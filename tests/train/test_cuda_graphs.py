@@ -13,7 +13,7 @@ from transformer_pl.config import PAD, Optim, sizes
 from transformer_pl.data.batches import Batch, padded_batch
 from transformer_pl.data.prepare import prepare
 from transformer_pl.model.loss import SmoothedCrossEntropy, training_loss
-from transformer_pl.model.transformer import PostNormResidual
+from transformer_pl.model.transformer import FeedForward, PostNormResidual
 from transformer_pl.train.cuda_graphs import why_no_graphs
 
 
@@ -49,13 +49,27 @@ class Shapes(L.Callback):
         self.seen.append((*batch.source.shape, *batch.target_in.shape))
 
 
+class Counting(FeedForward):
+    """Computes by a number that it keeps in Python, which the class begins with."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x) * (1 + self.calls % 2)
+
+
 KEYS = {"model__p_drop": 0.0, "data__batch_tokens": 300, "trainer__val_every": 6}
 
 
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"trainer__accumulate": 3, "optim__clip": 0.5, "trainer__precision": "bf16-mixed"}],
-    ids=["one part", "three parts, clipped"],
+    [
+        {},
+        {"trainer__accumulate": 3, "optim__clip": 0.5, "trainer__precision": "bf16-mixed"},
+        {"model__ffn": f"{__name__}.Counting"},
+    ],
+    ids=["one part", "three parts, clipped", "a number in Python"],
 )
 def test_a_replayed_training_is_the_training_in_few_shapes(prepared, keys):
     shapes, one = [Shapes(), Shapes()], config(**KEYS, **keys)

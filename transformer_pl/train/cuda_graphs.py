@@ -20,7 +20,7 @@ from transformer_pl.model.slots import Auxiliary, Stepwise, modules_with
 from transformer_pl.runtime.terminal import plain
 
 FREE = 0.2  # the share of the card's memory that graphs leave free
-ROUNDING = 1e-4  # a replay's gradients, or a padded batch's loss, may differ by this share from what they stand for
+OF_LOSS, OF_GRADIENTS = 1e-4, 1e-3  # rounding: how far a padded batch, and a replay, may be from what they stand for
 
 
 class Losses(NamedTuple):
@@ -67,18 +67,22 @@ class StepGraphs:
         self._captured: dict[tuple[torch.Size, ...], _Captured | None] = {}  # None where memory was not enough
         self._pool: Any = None  # of memory: one for all graphs, of which no two run at once
         self._stream: Any = None  # that captures: a stream has workspaces of its own
-        self._weights: list[tuple[int, bool]] = []  # where the weights lie, and whether they are trained
+        self._pass_bytes = 0  # that a pass without a graph takes
+        self._places: list[Any] = []  # where weights and buffers lie, and which weights are trained
         self._gradients: dict[nn.Parameter, Tensor] = {}  # replays add to these tensors, so they stay
         self._rows_are_checked = False
 
     def zero_gradients(self) -> None:
         """Set the gradients to zero before a global batch, where the graphs expect them."""
-        weights = [(weight.data_ptr(), weight.requires_grad) for weight in self.module.parameters()]
-        if weights != self._weights:  # a callback has put other tensors in their place, or has frozen some
-            self._captured, self._gradients, self._weights = {}, {}, weights
+        places: list[Any] = [(weight.data_ptr(), weight.requires_grad) for weight in self.module.parameters()]
+        places += [buffer.data_ptr() for buffer in self.module.buffers()]
+        if places != self._places:  # something has put other tensors in their place, or has frozen weights
+            self._forget_graphs()
+            self._places = places
+        if not (self.are_used and self._gradients):
             self.module.zero_grad()
-        if self._gradients:
-            torch._foreach_zero_(list(self._gradients.values()))
+            return
+        torch._foreach_zero_(list(self._gradients.values()))
         for weight, gradient in self._gradients.items():
             weight.grad = gradient
 
@@ -93,13 +97,18 @@ class StepGraphs:
             return self._passed(batch)
         if shape not in self._captured:
             free, total = torch.cuda.mem_get_info()
-            self._captured[shape] = self._capture(batch) if free > FREE * total else None
-        captured = self._captured[shape]
+            is_enough = free > FREE * total + 2 * self._pass_bytes
+            self._captured[shape] = self._capture(batch) if is_enough else None
+        captured = self._captured.get(shape)
         return _replayed(captured, batch) if captured else self._passed(batch)
 
     def _refuse(self, why: str) -> None:
         print(plain(f"no CUDA graphs: {why}"), flush=True)
         self.are_used = False
+        self._forget_graphs()
+
+    def _forget_graphs(self) -> None:
+        self._captured, self._gradients, self._pool = {}, {}, None
 
     def _checked(self, batch: Batch) -> Batch:
         """The first batch; without its padding where padding makes a difference to the model or its loss."""
@@ -113,12 +122,12 @@ class StepGraphs:
         with torch.autocast(batch.source.device.type, enabled=False), torch.compiler.set_stance("force_eager"):
             for dropout in dropouts:
                 dropout.eval()
-            for one in (alone, padded_batch(alone, rows=B + 1, length=L + 1)):
-                with self._undone(), torch.no_grad():
+            for one in (alone, padded_batch(alone, rows=B + 1, length=L)):
+                with self._undone():
                     sums.append(self.compute(one).sums[0])
             for dropout in dropouts:
                 dropout.train()
-        if (sums[0] - sums[1]).abs() <= ROUNDING * sums[0].abs():
+        if (sums[0] - sums[1]).abs() <= OF_LOSS * sums[0].abs():
             return batch
         self._refuse("a component or the loss depends on the other sentences of a batch, or draws random numbers")
         return alone
@@ -138,23 +147,28 @@ class StepGraphs:
         self._stream = self._stream or torch.cuda.Stream()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         with torch.cuda.stream(self._stream):  # the first pass also prepares what kernels need, such as workspaces
             once, again = (self._gradients_of_two(lambda: self._passed(batch)) for _ in range(2))
         torch.cuda.current_stream().wait_stream(self._stream)
+        self._pass_bytes = max(self._pass_bytes, torch.cuda.max_memory_allocated() - before)
         if not self.are_used:
             return None
         graph, own = torch.cuda.CUDAGraph(), Batch(*map(torch.clone, batch))  # type: ignore[arg-type]
+        outside = torch.cuda.stream(torch.cuda.current_stream())  # a capture that fails does not leave its stream
         try:
-            with self._undone(), torch.cuda.graph(graph, self._pool, self._stream):
+            with self._undone(), outside, torch.cuda.graph(graph, self._pool, self._stream):
                 losses = self._passed(own)
         except RuntimeError as error:
+            self._failed = graph  # which the allocator still refers to
             generator = torch.cuda.default_generators[torch.cuda.current_device()]
             generator.graphsafe_set_state(generator.clone_state())  # the old one still captures (pytorch issue 171263)
-            self._refuse(f"a step cannot be captured: {str(error).partition(chr(10))[0]}")
+            self._refuse(f"a step cannot be captured: {error.__context__ or error}".splitlines()[0])
             return None
         captured = _Captured(graph, own, losses)
         replayed = self._gradients_of_two(lambda: _replayed(captured, batch))
-        if not _apart(replayed, once) <= 2 * _apart(again, once) + ROUNDING:
+        if not _apart(replayed, once) <= 2 * _apart(again, once) + OF_GRADIENTS:
             self._refuse("a replayed step had other gradients than the step itself")
             return None
         return captured
@@ -189,8 +203,10 @@ class StepGraphs:
                 weight.grad.copy_(gradients[weight]) if weight in gradients else weight.grad.zero_()
         for buffers, name, buffer, value in tensors:
             buffers[name] = buffer.copy_(value)
-        for module, kept in zip(self.module.modules(), numbers, strict=True):
+        for module, kept, now in zip(self.module.modules(), numbers, self._numbers(), strict=True):
             vars(module).update(kept)
+            for name in now.keys() - kept.keys():
+                delattr(module, name)
 
     def _numbers(self) -> list[dict[str, float]]:
         """The numbers that each module keeps in Python."""
@@ -223,4 +239,4 @@ def _apart(gradients: list[Tensor], others: list[Tensor]) -> float:
         return float("inf")
     differences = torch._foreach_sub(gradients, others)
     apart, whole = (torch.stack(torch._foreach_norm(one)).norm() for one in (differences, others))
-    return float(apart / whole)
+    return float(apart / whole) if whole else float(apart)
