@@ -5,7 +5,6 @@ other weights are initialised as in the paper. The source's Transformer shares a
 layer; here each sub-layer has its own. With `norm` there is a LayerNorm before each sub-layer and after the last layer.
 """
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -28,4 +27,6 @@ class ReZero(nn.Module):
         return x + self.alpha * self.dropout(sublayer(self.norm(x))).type_as(x)
 
     def final_norm(self) -> nn.Module:
-        return copy.deepcopy(self.norm)
+        if isinstance(self.norm, nn.Identity):
+            return nn.Identity()
+        return type(self.norm)(self.norm.normalized_shape, eps=self.norm.eps)

@@ -47,7 +47,7 @@ def test_a_batch_for_a_gpu_is_in_pinned_memory(prepared, device, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self) or self)
     data = DataModule(resolve([]), prepared)
     batch = next(iter(data.val_dataloader()))
-    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)))
+    data.trainer = SimpleNamespace(training=False, strategy=SimpleNamespace(root_device=torch.device(device)))
     for moved, tensor in zip(data.on_before_batch_transfer(batch, 0), batch, strict=True):
         assert moved is tensor
     assert len(pinned) == (3 if device == "cuda" else 0)
