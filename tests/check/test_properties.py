@@ -28,7 +28,7 @@ def test_every_shipped_component_has_the_property(name, keys):
     assert (getattr(properties, name)(small_model(config)) is not None) == (name in exempted)
 
 
-OF_A_SOURCE = ("TaskVector", "UntiedEmbedding", "UntiedSource")  # they have weights for a source alone, which a decoder does not read
+OF_A_SOURCE = ("TaskVector", "UntiedEmbedding", "UntiedSource")  # with weights that a decoder alone does not read
 
 
 @pytest.mark.parametrize("keys", SHIPPED.values(), ids=SHIPPED)
