@@ -50,7 +50,7 @@ IN_PARTS = "RecurrentLayer"  # torch compiles no LSTM
 @pytest.mark.filterwarnings("ignore")  # as above
 @pytest.mark.parametrize(
     ("name", "keys"),
-    [pytest.param(*one, marks=[] if one[0] == "base" else pytest.mark.slow) for one in components().items()],
+    [pytest.param(*one, id=one[0], marks=[] if one[0] == "base" else pytest.mark.slow) for one in components().items()],
 )
 def test_seven_lengths_need_one_graph_of_each_kind_of_layer_and_one_of_the_loss(name, keys, monkeypatch):
     """With 16 tokens or more a CPU has one form of attention, as a GPU has. Chunks of the loss may be one sentence."""
@@ -79,10 +79,11 @@ def test_seven_lengths_need_one_graph_of_each_kind_of_layer_and_one_of_the_loss(
         assert IN_PARTS in name
 
 
-def test_layers_are_compiled_on_a_gpu_unless_the_config_says_otherwise(monkeypatch):
+def test_layers_are_compiled_for_a_long_training_on_a_gpu_unless_the_config_says_otherwise(monkeypatch):
     found = {}
     for device in ("cpu", "cuda"):
         monkeypatch.setattr(fit, "on_gpu", lambda config, device=device: device == "cuda")
         found[device] = [fit.compiles(config(compile=choice)) for choice in ("auto", "on", "off")]
     assert found == {"cpu": [False, True, False], "cuda": [True, True, False]}
     assert not fit.compiles(config(strategy="fsdp2"))
+    assert not fit.compiles(resolve([Level("short", {"optim.max_steps": fit.LONG - 1})]))
