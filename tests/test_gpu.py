@@ -258,25 +258,15 @@ def test_each_replay_draws_other_masks(tmp_path):
     assert module.replays and len({round(loss, 4) for loss in found}) > 20
 
 
-class Counting(FeedForward):
-    """Computes by a number that it keeps in Python."""
-
-    calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return super().forward(x) * (1 + self.calls % 2)
-
-
 class Waiting(FeedForward):
     def forward(self, x):
         return super().forward(x) * (1 + float(x.square().sum() > 0))
 
 
 @on_a_gpu
-@pytest.mark.parametrize("ffn", [Counting, Waiting])
+@pytest.mark.parametrize("ffn", ["small_models.Counting", f"{__name__}.Waiting"])
 def test_what_a_graph_would_not_repeat_is_trained_without(tmp_path, capsys, ffn):
-    keys = {"model__ffn": f"{__name__}.{ffn.__name__}", "model__p_drop": 0.0, "optim__max_steps": 30}
+    keys = {"model__ffn": ffn, "model__p_drop": 0.0, "optim__max_steps": 30}
     _, expected = losses(tmp_path, {}, **keys)
     module, found = losses(tmp_path, {"replayed": True}, **keys)
     assert not module.replays and "no CUDA graphs" in capsys.readouterr().out

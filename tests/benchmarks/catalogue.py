@@ -7,7 +7,6 @@ import ast
 import importlib
 import inspect
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +94,8 @@ def catalogue() -> str:
         sources = [
             f"[{who}](https://arxiv.org/abs/{number})" for who, number in SOURCE.findall(" ".join(document.split()))
         ]
-        parts = components(path)
-        for name, (key, component) in parts.items():
-            about = sentence(document)
+        about = sentence(document)
+        for name, (key, component) in components(path).items():
             shown = f"[`{name}`]({path.name})" + "".join(f" `{option}`" for option in options(component))
             cells = (shown, about, ", ".join(sources), weights(key, f"ablations.{path.stem}.{name}"))
             rows.append(
@@ -113,5 +111,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     run_command(main)

@@ -7,13 +7,12 @@ from helpers import little_text
 from shipped_components import components
 from small_models import batch, built, small
 from small_trainings import config, fit
-from torch import nn
 
 from transformer_pl.config import PAD, Optim, sizes
 from transformer_pl.data.batches import Batch, padded_batch
 from transformer_pl.data.prepare import prepare
 from transformer_pl.model.loss import SmoothedCrossEntropy, training_loss
-from transformer_pl.model.transformer import FeedForward, PostNormResidual
+from transformer_pl.model.transformer import PostNormResidual
 from transformer_pl.train.cuda_graphs import why_no_graphs
 
 
@@ -49,16 +48,6 @@ class Shapes(L.Callback):
         self.seen.append((*batch.source.shape, *batch.target_in.shape))
 
 
-class Counting(FeedForward):
-    """Computes by a number that it keeps in Python, which the class begins with."""
-
-    calls = 0
-
-    def forward(self, x):
-        self.calls += self.training
-        return super().forward(x) * (1 + self.calls % 2)
-
-
 KEYS = {"model__p_drop": 0.0, "data__batch_tokens": 300, "trainer__val_every": 6}
 
 
@@ -67,7 +56,7 @@ KEYS = {"model__p_drop": 0.0, "data__batch_tokens": 300, "trainer__val_every": 6
     [
         {},
         {"trainer__accumulate": 3, "optim__clip": 0.5, "trainer__precision": "bf16-mixed"},
-        {"model__ffn": f"{__name__}.Counting"},
+        {"model__ffn": "small_models.Counting"},
     ],
     ids=["one part", "three parts, clipped", "a number in Python"],
 )
@@ -90,17 +79,8 @@ def test_a_replayed_training_is_the_training_in_few_shapes(prepared, keys):
         torch.testing.assert_close(ours.state_dict()[name], weight, atol=20 * rel, rtol=0)
 
 
-class NormOverTheBatch(PostNormResidual):
-    def __init__(self, config, site):
-        super().__init__(config, site)
-        self.norm = nn.BatchNorm1d(config.d_model)
-
-    def forward(self, x, sublayer):
-        return self.norm((x + sublayer(x)).flatten(0, 1)).view_as(x)
-
-
 def test_a_component_that_depends_on_the_other_sentences_trains_without(prepared, capsys):
-    one = config(**KEYS | {"model__p_drop": 0.1, "model__residual": f"{__name__}.NormOverTheBatch"})
+    one = config(**KEYS | {"model__p_drop": 0.1, "model__residual": "small_models.NormOverTheBatch"})
     (module, _), (ours, _) = (fit(prepared, one, replayed=replayed) for replayed in (False, True))
     assert not ours.replays and "other sentences" in capsys.readouterr().out
     for name, value in module.state_dict().items():

@@ -38,7 +38,7 @@ class SmoothedCrossEntropy:
 
     def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
         tokens = _tokens_at_once(x, self.vocab_size)
-        return smoothed_loss(embedding, x, target, self.eps_ls, tokens, self._compiled or _loss_and_gradient)
+        return smoothed_loss(embedding, x, target, self.eps_ls, tokens, self._compiled)
 
 
 def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
@@ -65,7 +65,7 @@ def smoothed_loss(
     embedding: projects x (B, L, d_model) to logits. target: (B, L).
     eps_ls: the probability that is spread evenly over all V subwords (Szegedy et al. 2016; torch's variant).
     tokens: how many tokens' logits exist at once.
-    compute: the compiled `_formula`, or what computes the same: `_loss_and_gradient`.
+    compute: the compiled `_formula`; None: `_loss_and_gradient`, which computes the same.
     """
     weights = [weight for weight in embedding.parameters() if weight.requires_grad]
     return _SmoothedLoss.apply(embedding.logits, compute or _loss_and_gradient, x, target, eps_ls, tokens, *weights)

@@ -179,9 +179,9 @@ class StepGraphs:
         Refuses a model that keeps its own numbers, or draws them, where a graph would not.
         """
         with self._undone():
-            before = self._numbers(), _drawn(), [buffer.data_ptr() for buffer in self.module.buffers()]
+            before = self._kept_in_python()
             compute(), compute()
-            if before != (self._numbers(), _drawn(), [buffer.data_ptr() for buffer in self.module.buffers()]):
+            if self._kept_in_python() != before:
                 self._refuse("a component keeps or draws numbers in Python, or assigns a buffer anew")
             return [gradient.clone() for gradient in self._gradients.values()]
 
@@ -208,17 +208,17 @@ class StepGraphs:
             for name in now.keys() - kept.keys():
                 delattr(module, name)
 
+    def _kept_in_python(self) -> tuple[Any, ...]:
+        """What a pass may change and a replay does not: numbers, generators of the host, and where buffers lie."""
+        drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+        return self._numbers(), drawn, [buffer.data_ptr() for buffer in self.module.buffers()]
+
     def _numbers(self) -> list[dict[str, float]]:
         """The numbers that each module keeps in Python."""
         return [
             {name: value for name, value in vars(module).items() if isinstance(value, int | float)}
             for module in self.module.modules()
         ]
-
-
-def _drawn() -> tuple[Any, ...]:
-    """The states of the generators that draw on the host."""
-    return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
 
 
 def _without_padding(side: Tensor) -> Tensor:

@@ -72,9 +72,10 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 
     # The module
     module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, run.runs, prepared))
+    is_on_gpu = on_gpu(config)
     if compiles(config):
-        module.compile_model(on_gpu(config))
-    if config.trainer.compile != "off" and on_gpu(config):
+        module.compile_model(is_on_gpu)
+    if config.trainer.compile != "off" and is_on_gpu:
         if why := why_no_graphs(config, module.model):
             print(plain(f"no CUDA graphs: {why}"), flush=True)
         else:
