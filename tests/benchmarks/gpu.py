@@ -4,9 +4,9 @@
 
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
 Each model is trained by Lightning with the settings of a trial: kernel by kernel ("eager"), replayed as CUDA graphs,
-with compiled layers, both, and in `bf16-master`; base and big come first. Then several processes train the same model
-at once. What fails is a row, too, and names its error. Without a GPU demo alone is trained, on the CPU. At the end the
-steps of all models are counted on tensors that have shapes but no values.
+with compiled layers, with both, and in `bf16-master`; base and big come first. Then several processes train the same
+model at once. What fails is a row, too, and names its error. Without a GPU demo alone is trained, on the CPU. At the
+end the steps of all models are counted on tensors that have shapes but no values.
 """
 
 import argparse
@@ -276,6 +276,7 @@ HOW: dict[str, dict[str, Any]] = {
     "graphs, compiled": {"compiled": True, "replayed": True},
     "compiled": {"compiled": True},
     "bf16-master": {"trainer.precision": "bf16-master"},
+    "bf16-master, graphs, compiled": {"trainer.precision": "bf16-master", "compiled": True, "replayed": True},
 }
 
 
@@ -286,7 +287,7 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
     for name in real:
         for how, keys in HOW.items():
             large = name in ("base", "big")
-            if ("compiled" in how and not GPU) or (how == "bf16-master" and not (large and has_bfloat16())):
+            if ("compiled" in how and not GPU) or ("master" in how and not (large and has_bfloat16())):
                 continue
             run = partial(trained, name, steps, **keys)
             tasks.append((name, {"model": name, "how": how}, run))

@@ -344,7 +344,6 @@ def test_multipliers_reach_the_sizes_that_they_name_and_no_other():
         {"precision": "16-mixed", "accelerator": "cpu"},
         {"precision": "16-mixed", "strategy": "fsdp2"},
         {"precision": "bf16-master", "strategy": "fsdp2"},
-        {"precision": "bf16-master", "compile": "on"},
         {"compile": "on", "strategy": "fsdp2"},
         {"val_sample": 3, "strategy": "fsdp2"},
     ],

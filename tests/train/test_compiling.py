@@ -50,7 +50,11 @@ IN_PARTS = "RecurrentLayer"  # torch compiles no LSTM
 @pytest.mark.filterwarnings("ignore")  # as above
 @pytest.mark.parametrize(
     ("name", "keys"),
-    [pytest.param(*one, id=one[0], marks=[] if one[0] == "base" else pytest.mark.slow) for one in components().items()],
+    [
+        ("base", {}),
+        ("base", {"trainer.precision": "bf16-master"}),
+        *(pytest.param(*one, id=one[0], marks=pytest.mark.slow) for one in components().items() if one[0] != "base"),
+    ],
 )
 def test_seven_lengths_need_one_graph_of_each_kind_of_layer_and_one_of_the_loss(name, keys, monkeypatch):
     """With 16 tokens or more a CPU has one form of attention, as a GPU has. Chunks of the loss may be one sentence."""

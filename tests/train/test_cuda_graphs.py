@@ -56,9 +56,10 @@ KEYS = {"model__p_drop": 0.0, "data__batch_tokens": 300, "trainer__val_every": 6
     [
         {},
         {"trainer__accumulate": 3, "optim__clip": 0.5, "trainer__precision": "bf16-mixed"},
+        {"trainer__accumulate": 2, "trainer__precision": "bf16-master"},
         {"model__ffn": "small_models.Counting"},
     ],
-    ids=["one part", "three parts, clipped", "a number in Python"],
+    ids=["one part", "three parts, clipped", "master weights", "a number in Python"],
 )
 def test_a_replayed_training_is_the_training_in_few_shapes(prepared, keys):
     shapes, one = [Shapes(), Shapes()], config(**KEYS, **keys)
@@ -121,7 +122,7 @@ class AtStep(PostNormResidual):
         ({"trainer__callbacks": "lightning.pytorch.callbacks.EarlyStopping"}, True),
         ({"trainer__callbacks": '[{"stopping_callback.StopAt": {"step": 5, "in_identity": false}}]'}, True),
         ({"trainer__callbacks": '[{"stopping_callback.StopAt": {"step": 5}}]'}, False),
-        ({"trainer__precision": "bf16-master"}, False),
+        ({"trainer__precision": "bf16-master"}, True),
         ({"trainer__devices": 2, "trainer__strategy": "ddp"}, False),
         ({"model__residual": f"{__name__}.AtStep"}, False),
         ({"model__ffn": "ablations.mixture_of_experts.MixtureOfExperts"}, False),

@@ -11,7 +11,7 @@ from transformer_pl.api import load_trial
 from transformer_pl.complexity import measure
 from transformer_pl.config.levels import resolve
 from transformer_pl.model.loss import smoothed_loss
-from transformer_pl.train.precision import MasterWeights
+from transformer_pl.train.precision import bfloat16_copies
 
 
 class Loss(nn.Module):
@@ -35,8 +35,7 @@ def gradients(loss: Loss, value: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def stepped(loss: Loss) -> torch.Tensor:
-    precision = MasterWeights()
-    with precision.convert_module(loss) is loss and precision.train_step_context():
+    with bfloat16_copies(loss):
         return loss()
 
 

@@ -12,7 +12,6 @@ NEVER_TOGETHER = {  # two settings of the trainer, and why they do not go togeth
     ("precision", "16-mixed", "accelerator", "cpu"): "16-mixed needs a GPU; choose bf16-mixed or 32-true",
     ("precision", "16-mixed", "strategy", "fsdp2"): "fsdp2 scales no losses, as 16-mixed needs; choose bf16-mixed",
     ("precision", "bf16-master", "strategy", "fsdp2"): "fsdp2 has no whole master weights; choose bf16-mixed, or ddp",
-    ("precision", "bf16-master", "compile", "on"): "bf16-master has other weights at each step; choose auto or off",
     ("compile", "on", "strategy", "fsdp2"): "layers that fsdp2 splits are not compiled; choose auto or off, or ddp",
 }
 

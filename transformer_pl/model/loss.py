@@ -93,8 +93,8 @@ class _SmoothedLoss(torch.autograd.Function):
             )
             losses.append(loss)
             x_gradients.append(x_gradient)
-            weight_gradients = [  # not summed in place: autograd may return one tensor for two weights
-                new if old is None else old + new for old, new in zip(weight_gradients, new_gradients, strict=True)
+            weight_gradients = [
+                new if old is None else _sum(old, new) for old, new in zip(weight_gradients, new_gradients, strict=True)
             ]
         ctx.save_for_backward(torch.cat(x_gradients), *weight_gradients)
         return torch.stack(losses).sum()
@@ -103,6 +103,11 @@ class _SmoothedLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x_gradient, *weight_gradients = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
         return None, None, x_gradient, None, None, None, *weight_gradients
+
+
+def _sum(old: Tensor, new: Tensor) -> Tensor:
+    """The sum of two gradients, on a GPU in float32. Not in place: autograd may return one tensor for two weights."""
+    return old + (new.float() if new.is_cuda else new)
 
 
 def _loss_and_gradient(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,7 @@ def why_no_graphs(config: Config, model: nn.Module) -> str | None:
     changing = [one.path for one in trainer.callbacks if one.in_identity and not one.path.startswith("lightning.")]
     reasons = {
         "several processes train together": trainer.devices * trainer.num_nodes > 1 or trainer.strategy != "auto",
-        f"trainer.precision is {trainer.precision}": trainer.precision not in ("32-true", "bf16-mixed"),
+        f"trainer.precision is {trainer.precision}": trainer.precision == "16-mixed",
         "a component has at_step, whose numbers would stay those of one step": any(modules_with(model, Stepwise)),
         "a component has an auxiliary loss, which would count added rows": any(modules_with(model, Auxiliary)),
         f"{', '.join(changing)} may change the model, unless it has in_identity: false": changing,

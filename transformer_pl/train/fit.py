@@ -28,7 +28,6 @@ from transformer_pl.train.cuda_graphs import why_no_graphs
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
-from transformer_pl.train.precision import MasterWeights
 from transformer_pl.train.teacher import load_teachers
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import WEIGHTS, Trial
@@ -141,8 +140,6 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     elif devices.STEP in os.environ:
         plugins = [SLURMEnvironment(auto_requeue=False)]
     precision = config.trainer.precision
-    if precision == "bf16-master":
-        plugins.append(MasterWeights())
     strategy: str | Strategy = config.trainer.strategy
     if strategy == "fsdp2":
         ranks = config.trainer.devices * config.trainer.num_nodes
@@ -153,7 +150,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         devices=config.trainer.devices,
         num_nodes=config.trainer.num_nodes,
         strategy=strategy,
-        precision=None if precision == "bf16-master" else precision,
+        precision=None if precision == "bf16-master" else precision,  # which the module computes itself
         max_steps=config.steps,
         accumulate_grad_batches=config.trainer.accumulate,
         val_check_interval=config.trainer.val_every * config.trainer.accumulate,
@@ -207,10 +204,9 @@ def gpu_names(config: Config) -> list[str]:
 
 
 def compiles(config: Config) -> bool:
-    """Whether layers and loss are compiled. `auto`: for a long training on a GPU, not with fsdp2 or bf16-master."""
+    """Whether layers and loss are compiled. `auto`: for a long training on a GPU, not with fsdp2."""
     if config.trainer.compile == "auto":
-        whole = config.trainer.strategy != "fsdp2" and config.trainer.precision != "bf16-master"
-        return whole and config.steps >= LONG and on_gpu(config)
+        return config.trainer.strategy != "fsdp2" and config.steps >= LONG and on_gpu(config)
     return config.trainer.compile == "on"
 
 

@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import lightning as L
@@ -26,6 +27,7 @@ from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.cuda_graphs import Losses, StepGraphs
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
+from transformer_pl.train.precision import bfloat16_copies
 from transformer_pl.train.teacher import Teacher, build_loss
 from transformer_pl.trials.metrics import perplexity
 
@@ -152,8 +154,10 @@ class TransformerModule(L.LightningModule):
 
     def _losses(self, batch: Batch) -> Losses:
         """The part that a batch has in the loss per target token of its global batch, and the sums that are logged."""
-        loss = training_loss(self.loss, self.model, batch)
-        tokens, auxiliary = (batch.target_out != PAD).sum(), self.model.auxiliary() if self._auxiliary else {}
+        with bfloat16_copies(self) if self.config.trainer.precision == "bf16-master" else nullcontext():
+            loss = training_loss(self.loss, self.model, batch)
+            auxiliary = self.model.auxiliary() if self._auxiliary else {}
+        tokens = (batch.target_out != PAD).sum()
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
         logged = torch.stack([value.detach().float() for value in sums])
         return Losses((loss + sum(sums[2:])) / batch.tokens, logged)

@@ -2,51 +2,63 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
-from lightning.pytorch.plugins.precision import Precision
+import torch
 from torch import Tensor, nn
 
 
-class MasterWeights(Precision):
-    """`bf16-master`: training steps compute in bfloat16; the weights, gradients and Adam's state are float32.
+@contextmanager
+def bfloat16_copies(module: nn.Module) -> Iterator[None]:
+    """`bf16-master`: within it, the weights and buffers of a module are copies in bfloat16.
 
-    A step computes with a bfloat16 copy of each weight. Gradients flow through the copy to the float32 weight, the
+    A forward pass computes with one copy of each weight. Gradients flow through the copy to the float32 weight, the
     master, which Adam changes (Micikevicius et al. 2018, Section 3.1). What lies between two layers is bfloat16, too,
-    where under `bf16-mixed` it is float32. Validations, checkpoints and saved weights are the masters'.
+    where under `bf16-mixed` it is float32. What a pass changes in a buffer stays. Validations, checkpoints and saved
+    weights are the masters'.
     """
+    places: list[tuple[Any, str, Tensor]] = [
+        (tensors, name, tensor)
+        for part in module.modules()
+        for tensors in (part._parameters, part._buffers)  # as torch.func.functional_call does
+        for name, tensor in tensors.items()
+        if tensor is not None
+    ]
+    masters = list(dict.fromkeys(master for *_, master in places if master.is_floating_point()))  # a shared one once
+    copies = dict(zip(masters, _Copies.apply(*masters), strict=True))
+    versions = {master: copy._version for master, copy in copies.items()}
+    try:
+        for tensors, name, master in places:
+            tensors[name] = copies.get(master, master)
+        yield
+    finally:
+        for tensors, name, master in places:
+            copy, now = copies.get(master, master), tensors[name]
+            tensors[name] = master
+            if isinstance(master, nn.Parameter):
+                continue
+            if now is not copy:  # a buffer that was assigned again
+                tensors[name] = now if now is None else now.detach().to(master.dtype)
+            elif copy is not master and copy._version != versions[master]:  # one that was changed in place
+                master.copy_(copy.detach())
 
-    precision: Literal["bf16-master"] = "bf16-master"  # type: ignore[assignment]  # Lightning lists its own alone
 
-    def convert_module(self, module: nn.Module) -> nn.Module:
-        self.module = module
-        return module
+class _Copies(torch.autograd.Function):
+    """All copies at once, and all gradients back at once: few kernels on a GPU, and not one for each weight."""
 
-    @contextmanager
-    def train_step_context(self) -> Iterator[None]:
-        """Within it, the weights and buffers of the module are their bfloat16 copies: one copy of a shared weight.
+    @staticmethod
+    def forward(ctx: Any, *masters: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # a weight that a pass does not use has no gradient
+        copies = [torch.empty_like(master, dtype=torch.bfloat16) for master in masters]
+        torch._foreach_copy_(copies, masters)
+        needs = zip(copies, ctx.needs_input_grad, strict=True)
+        ctx.mark_non_differentiable(*(copy for copy, is_trained in needs if not is_trained))
+        return tuple(copies)
 
-        What a step has changed in a buffer stays.
-        """
-        copies: dict[Tensor, Tensor] = {}
-        masters: list[tuple[Any, str, Tensor]] = []
-        for module in self.module.modules():
-            for tensors in (module._parameters, module._buffers):  # as torch.func.functional_call does
-                masters += [(tensors, name, tensor) for name, tensor in tensors.items() if tensor is not None]
-        try:
-            for tensors, name, master in masters:
-                if master.is_floating_point():
-                    if master not in copies:
-                        copies[master] = master.bfloat16()
-                    tensors[name] = copies[master]
-            yield
-        finally:
-            for tensors, name, master in masters:
-                copy, now = copies.get(master, master), tensors[name]
-                tensors[name] = master
-                if isinstance(master, nn.Parameter):
-                    continue
-                if now is not copy:  # a buffer that was assigned again
-                    tensors[name] = now if now is None else now.detach().to(master.dtype)
-                elif copy is not master and copy._version:  # one that was changed in place
-                    master.copy_(copy.detach())
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [gradient for gradient in gradients if gradient is not None]
+        widened = [torch.empty_like(gradient, dtype=torch.float32) for gradient in given]
+        torch._foreach_copy_(widened, given)
+        of_masters = iter(widened)
+        return tuple(None if gradient is None else next(of_masters) for gradient in gradients)
