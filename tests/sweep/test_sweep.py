@@ -38,7 +38,7 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
         assert all(Trial(trial).machine().values())
     folder = runs / "sweeps" / "smoke@demo"
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
-    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock"}
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
     assert "wandb sync" in printed.stdout
 
@@ -148,6 +148,28 @@ def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
     (table,) = run.glob("files/media/table/translations*.json")
     table = json.loads(table.read_text())
     assert table["columns"] == ["source", "reference", "translation"] and len(table["data"]) == 20
+
+
+def test_a_sweep_ends_with_a_wandb_run_that_has_its_table_and_figures(smoke, tmp_path):
+    """And `report --wandb` replaces it by another, under the same id, unless W&B is disabled."""
+    runs = shutil.copytree(smoke[0], tmp_path / "runs")
+    folder = runs / "sweeps" / "smoke@demo"
+    (run,) = (folder / "wandb").glob("offline-run-*")
+    (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
+    assert (about["project"], about["run_group"], about["job_type"]) == ("transformer-pl", "smoke", "report")
+    record = json.loads(read_back(run, "--summary"))
+    assert record["config"]["sweep"] == "smoke@demo" and "sweeps/smoke.yaml" in record["config"]["command"]
+    (table,) = (json.loads(one.read_text()) for one in run.glob("files/media/table/table*.json"))
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    for row, values in zip(rows, table["data"], strict=True):
+        sent = dict(zip(table["columns"], values, strict=True))
+        assert {name: "" if value is None else str(value) for name, value in sent.items()}.items() <= row.items()
+    assert len(list(run.glob("files/media/images/*.png"))) == len(list((folder / "figures").glob("*.png"))) > 0
+    for mode, count in (("disabled", 1), ("offline", 2)):
+        again = command("report", "sweeps/smoke.yaml", "--runs", runs, "--wandb", "--format", "csv", WANDB_MODE=mode)
+        assert again.returncode == 0 and again.stdout == (folder / "results.csv").read_text()
+        ids = [path.name.split("-", 3)[3] for path in (folder / "wandb").glob("offline-run-*")]
+        assert ids == [about["run_id"]] * count
 
 
 @pytest.mark.parametrize("file", ["table3_A", "search_size"])

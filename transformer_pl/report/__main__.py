@@ -55,6 +55,7 @@ class ReportOptions(TableOptions):
     together: bool = False  # one table of several sweep files
     pairs: bool = False  # every row against every other, in place of the usual table
     factors: bool = False  # the effects of factors and their interactions, likewise
+    wandb: bool = False  # also send the table and the figures of the page to W&B
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,11 +65,13 @@ class ReportOptions(TableOptions):
             raise InputError("--together: is for several sweep files; give them")
         if self.pairs and self.margin:
             raise InputError("--margin: is for differences from base, and not for --pairs; leave it out")
-        if self.split != "val" and self.format == "html":
-            raise InputError("--split test: the page has the validation set; choose another format")
+        if self.split != "val" and (self.format == "html" or self.wandb):
+            raise InputError("--split test: the page has the validation set; leave out --format html and --wandb")
+        if self.trials and self.wandb:
+            raise InputError("--wandb: sends the table of rows; leave out --trials")
         if self.pairs or self.factors:
             refuse_options(
-                self, ["rows", "columns", "trials"], "is for the usual table, and not for --pairs or --factors"
+                self, ["rows", "columns", "trials", "wandb"], "is for the usual table, and not for --pairs or --factors"
             )
             if self.format == "html":
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
@@ -85,7 +88,7 @@ class ReportOptions(TableOptions):
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
         if self.split != "val" or self.sort != "file":
             raise InputError("--split, --sort: are for sweep files, but a CSV file of runs is given; leave them out")
-        of_sweeps = ("factors", "together", "rows", "scale", "set", "seeds", "retune", "storage", "trials")
+        of_sweeps = ("factors", "together", "rows", "scale", "set", "seeds", "retune", "storage", "trials", "wandb")
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
@@ -204,6 +207,8 @@ def read_options(argv: list[str]) -> ReportOptions:
     table.add_argument("--factors", action="store_true", help=factors)
     margin = "also say which rows are equal to base within this margin, chosen before the results are seen"
     table.add_argument("--margin", type=_margin, action="append", metavar="METRIC=X", help=margin)
+    send = "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends"
+    table.add_argument("--wandb", action="store_true", help=send)
     runs = parser.add_argument_group("of a CSV file with a line for each run, whatever has trained it")
     runs.add_argument("--row", type=names, metavar="COLUMN,...", help="runs with equal values in these make a row")
     runs.add_argument("--metric", type=names, metavar="COLUMN,...", help="what is compared, each with its own test")
@@ -248,7 +253,7 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
     With --format html it writes the page, and returns its path instead.
     """
     file = files[0]
-    contents, page = [read_yaml(one) for one in files], options.format == "html"
+    contents, page = [read_yaml(one) for one in files], options.format == "html" or options.wandb
     content = contents[0]
     sweep: Any
     if content.get("method") in SEARCHES:
@@ -287,7 +292,12 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
 
             check_writable(folder)
             write_page(sweep, planned, table, folder)
-    return f"{sweep.name} at scale {Path(sweep.scale).stem}", folder / "report.html" if page else table
+    if options.wandb:
+        from transformer_pl.train.wandb_run import send_report
+
+        send_report(folder, sweep.name, sweep.project, table.records, read_plan(folder))
+    made = folder / "report.html" if options.format == "html" else table
+    return f"{sweep.name} at scale {Path(sweep.scale).stem}", made
 
 
 def merged(grids: Sequence[tuple[Sweep, list[PlannedTrial]]]) -> tuple[Sweep, list[PlannedTrial]]:

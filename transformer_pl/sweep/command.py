@@ -51,11 +51,18 @@ class SweepCommand:
             say(self.console, f"{workers.describe(left)}\n")
         return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=not self.options.worker).run()
 
-    def publish(self, table: Table, draw_page: Callable[[], object], trials: Iterable[Path], exit_code: int) -> int:
-        """Print a table, write it with its page, and say how to upload W&B runs that were kept offline.
+    def publish(
+        self,
+        table: Table,
+        draw_page: Callable[[], object],
+        send: Callable[[], object],
+        trials: Iterable[Path],
+        exit_code: int,
+    ) -> int:
+        """Print a table, write it with its page, send both to W&B, and say how to upload what was kept offline.
 
-        draw_page: writes the page. It is called where the folder has the page of another table, or none, and never
-        after an interruption (any exit code but 0 and 1), which must end soon. trials: their folders.
+        draw_page, send: called where the folder has the page of another table, or none, and never after an
+        interruption (any exit code but 0 and 1), which must end soon. trials: their folders.
 
         Returns the exit code of the command: 1 in place of 0 where nothing can be written.
         """
@@ -69,6 +76,7 @@ class SweepCommand:
                 if exit_code in (0, 1) and not drawn:
                     with self.console.status("drawing the page"):
                         draw_page()
+                    send()
                 write_atomically(markdown, table.markdown())
         except OSError as error:  # the results themselves are safe in the folders of the trials
             say(self.console, f"table: cannot be written: {error}; run the same command again to write it")

@@ -1,6 +1,7 @@
 """The sweep command for a grid: the plan, the training of what is missing, the table."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import task_of
 from transformer_pl.train.rehearsal import check_all, check_match
+from transformer_pl.train.wandb_run import send_report
 from transformer_pl.trials.runs_folder import finished_trials, read_plan
 
 
@@ -142,7 +144,8 @@ class GridCommand(SweepCommand):
             write_page(sweep, trials, table, self.folder)
 
         exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
-        return self.publish(table, draw_page, [planned.trial.folder for planned in trials], exit_code)
+        send = partial(send_report, self.folder, sweep.name, sweep.project, table.records, read_plan(self.folder))
+        return self.publish(table, draw_page, send, [planned.trial.folder for planned in trials], exit_code)
 
 
 def difference_found(plan: Plan) -> str:

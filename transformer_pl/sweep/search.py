@@ -25,6 +25,8 @@ from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import open_corpus
 from transformer_pl.train.rehearsal import check_all, check_match
+from transformer_pl.train.wandb_run import send_report
+from transformer_pl.trials.runs_folder import read_plan
 
 
 def run_search(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
@@ -72,7 +74,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
     draw_page = partial(write_search_page, results, table, folder)
     folders = [options.runs / "trials" / record["folder"] for record in trained]
-    exit_code = command.publish(table, draw_page, folders, exit_code)
+    send = partial(send_report, folder, search.name, search.project, table.records, read_plan(folder))
+    exit_code = command.publish(table, draw_page, send, folders, exit_code)
     say(console, f"to browse the study: optuna-dashboard {options.storage or folder / studies.JOURNAL}")
     return exit_code
 

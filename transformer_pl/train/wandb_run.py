@@ -1,4 +1,4 @@
-"""The W&B run of a trial: what it receives, and the process that has it. Only this file imports wandb.
+"""The W&B runs of trials and of sweeps: what they receive, and the process that has one. Only this file imports wandb.
 
 W&B's calls may block for minutes, or raise, when the network or the service fails. In a process of their own they
 cannot delay or end a trial, which only writes messages to a pipe, as lines of JSON. The process imports no Lightning,
@@ -21,7 +21,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from transformer_pl.runtime.environment import PROJECT, why_unreachable
+from transformer_pl.runtime.environment import PROJECT, set_wandb_group, why_unreachable
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import plain
@@ -38,11 +38,12 @@ SEND_S = 30.0  # seconds that it gets where its server answers, or where the run
 
 
 class WandbRun:
-    """The W&B run of a trial. No method fails when W&B does, and only `finish` waits."""
+    """A W&B run, usually of a trial. No method fails when W&B does, and only `finish` waits."""
 
     def __init__(self, **run: Any):
         """run: the arguments of `_open_run`."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder = run["folder"]
         if os.environ.get("WANDB_MODE") != "disabled":
             command = [sys.executable, "-m", "transformer_pl.train.wandb_run"]
             # In a session of its own, so that signals reach the trial alone, which then sends `finish`.
@@ -50,7 +51,7 @@ class WandbRun:
             self.send(run=run)
 
     def send(self, **message: Any) -> None:
-        """Send a message of one key: log, summary or translations."""
+        """Send a message of one key: log, summary, translations or report."""
         if self._process and self._process.stdin:
             with suppress(OSError):  # the process has ended
                 self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -73,7 +74,24 @@ class WandbRun:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S if exit_code else SEND_S + END_S)  # it ends itself earlier
             if self._process.returncode:
-                print("W&B: logging stopped before its end; all metrics are in metrics.jsonl", flush=True)
+                print(plain(f"W&B: logging stopped before its end; nothing is lost in {self._folder}"), flush=True)
+
+
+def send_report(folder: Path, group: str, project: str, records: list[dict[str, Any]], plan: dict[str, Any]) -> None:
+    """Send a sweep's table, and the figures of its page, as a W&B run of job type `report` in the sweep's group.
+
+    folder: of the sweep; its name is the run's id, so that a repeat replaces the run. records: of the table's rows.
+    plan: what the folder has of the sweep (plan.json).
+    """
+    set_wandb_group(group, project, folder.name)
+    config = {"sweep": folder.name, "command": plan.get("command"), "page": str((folder / "report.html").absolute())}
+    run = WandbRun(folder=str(folder), name=f"report of {folder.name}", tags=[], config=config, job_type="report")
+    filled = {key: None for record in records for key, value in record.items() if value is not None}
+    figures = {path.stem: str(path) for path in sorted((folder / "figures").glob("*.png"))}
+    run.send(
+        report={"columns": [*filled], "data": [[row[key] for key in filled] for row in records], "figures": figures}
+    )
+    run.finish()
 
 
 def runs_online(address: str) -> list[dict[str, Any]]:
@@ -137,6 +155,9 @@ def _keep_run() -> None:
         elif kind == "translations":  # rows by column
             table = wandb.Table(columns=list(content[0]), data=[list(row.values()) for row in content])
             run.log({"translations": table})
+        elif kind == "report":
+            table = wandb.Table(columns=content["columns"], data=content["data"], allow_mixed_types=True)
+            run.log({"table": table} | {key: wandb.Image(path) for key, path in content["figures"].items()})
         elif kind == "finish":
             if content == 128 + signal.SIGTERM:
                 run.mark_preempting()
@@ -144,11 +165,12 @@ def _keep_run() -> None:
             return
 
 
-def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -> Any:
+def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
     The environment variables of W&B win over `name` and the default project. The run is online where there is an API
-    key and the server answers, and offline otherwise, or where the user wants that.
+    key and the server answers, and offline otherwise, or where the user wants that. That of a report replaces the one
+    before it.
     """
     import wandb
 
@@ -156,21 +178,24 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     mode: Any = wandb.setup().settings.mode  # from WANDB_MODE, or else from `wandb offline` and `wandb disabled`
     if mode == "disabled":
         return wandb.init(mode=mode)  # a run that does nothing
+    is_report, of_folder = job_type == "report", re.sub("[^A-Za-z0-9]", "-", Path(folder).name)
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
-    if not id_file.exists():
-        id_ = f"{re.sub('[^A-Za-z0-9]', '-', Path(folder).name)[-12:]}-{uuid.uuid4().hex[:6]}"
-        write_atomically(id_file, id_)
+    if not is_report and not id_file.exists():
+        write_atomically(id_file, f"{of_folder[-12:]}-{uuid.uuid4().hex[:6]}")
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
-        "job_type": "train",
-        "name": os.environ.get("WANDB_NAME", name),
+        "job_type": job_type,
+        "name": name if is_report else os.environ.get("WANDB_NAME", name),
         "tags": [tag[:64] for tag in tags],
         "config": config,
         "dir": folder,
-        "id": None if os.environ.get("WANDB_SWEEP_ID") else id_file.read_text(),
         "resume": "allow",
     }
+    if is_report:
+        options |= {"id": f"report-{of_folder[-100:]}", "resume": None}
+    elif not os.environ.get("WANDB_SWEEP_ID"):
+        options["id"] = id_file.read_text()
     # After finish_timeout W&B gives up, and keeps on disk what it has not sent.
     options["settings"] = wandb.Settings(
         console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
@@ -189,10 +214,15 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any]) -
     with redirect_stderr(io.StringIO()):  # W&B warns that it makes links
         for source in sorted(Path(folder, "sources").rglob("*.py")):  # the sources of the trial's components
             run.save(source, base_path=folder, policy="now")
-    run.define_metric("step")
-    run.define_metric("*", step_metric="step")
+    if not is_report:
+        run.define_metric("step")
+        run.define_metric("*", step_metric="step")
+    out = sys.stderr if is_report else sys.stdout  # where the command may print the table itself
     if mode == "offline":
-        print(plain(f"W&B: offline ({reason}); later: wandb sync {quote(folder)}/wandb/offline-run-*"), flush=True)
+        later = f"later: wandb sync {quote(folder)}/wandb/offline-run-*"
+        print(plain(f"W&B: offline ({reason}); {later}"), file=out, flush=True)
+    elif is_report:
+        print(f"W&B: {run.url}", file=out, flush=True)
     return run
 
 
