@@ -97,7 +97,8 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
         if numbers != whole_numbers or not has_one_count or set(files) not in map(set, forms):
             names = shown(", ".join(path.name for parts in files.values() for *_, path in parts))
             rule = f"{role} must be stored once and whole, as {whole}"
-            raise InputError(f"folder {folder}: {rule}, but is in {names}; add or remove files")
+            remedy = "add or remove files, or name its languages with data.source and data.target"
+            raise InputError(f"folder {folder}: {rule}, but is in {names}; {remedy}")
         return {ending: [path for *_, path in parts] for ending, parts in files.items()}
 
     return f"folder {folder} ({', '.join(chosen.values())})", collect_errors(files_of, chosen)

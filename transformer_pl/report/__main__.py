@@ -4,6 +4,7 @@ Or of any runs, from a CSV file with a line for each:  python -m transformer_pl.
 """
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -295,6 +296,8 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
     if options.wandb:
         from transformer_pl.train.wandb_run import send_report
 
+        if os.environ.get("WANDB_MODE") == "disabled":
+            warn("--wandb: nothing is sent, because WANDB_MODE is disabled")
         send_report(folder, sweep.name, sweep.project, table.records, read_plan(folder))
     made = folder / "report.html" if options.format == "html" else table
     return f"{sweep.name} at scale {Path(sweep.scale).stem}", made

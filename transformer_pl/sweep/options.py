@@ -11,7 +11,7 @@ EXAMPLES = """\
 examples:
   python -m transformer_pl.sweep sweeps/table3_A.yaml                     train, and print the table
   python -m transformer_pl.sweep table3_A --plan                          the same file by its name; starts nothing
-  python -m transformer_pl.sweep table3_A --seeds 1,2,3,4,5               two more seeds; finished trials are reused
+  python -m transformer_pl.sweep table3_A --seeds 1,2,3,4,5               five seeds; finished trials are reused
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
   python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
 

@@ -1,0 +1,54 @@
+"""Put the finished trials of a scale into sweeps/results, which the tables of sweeps/README.md are compared with.
+
+    python tests/benchmarks/archive.py SCALE RUNS
+
+Adds to sweeps/results/SCALE.tar.xz what a table needs of each trial of a runs folder: results, scores of sentences and
+identity, without weights and text. A trial that the archive has already stays as it is. Paths of the machine are left
+out.
+"""
+
+import json
+import re
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[2] / "sweeps" / "results"
+FILES = ("env.json", "identity.json", "result.json", "scores.val.jsonl", "status.json")
+
+
+def add_trials(scale: str, runs: Path, trials: Path) -> int:
+    """Copy the trials of a scale that the folder `trials` lacks, and return their number."""
+    added = 0
+    for result in sorted((runs / "trials").glob("*/result.json")):
+        target = trials / result.parent.name
+        if json.loads(result.read_text())["scale"] == scale and not target.exists():
+            target.mkdir(parents=True)
+            for name in FILES:
+                text = (result.parent / name).read_text()
+                (target / name).write_text(re.sub(r'--runs=[^" ]+', "--runs=runs", text).replace("-dirty", ""))
+            added += 1
+    return added
+
+
+def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=0o755 if member.isdir() else 0o644)
+
+
+def main(scale: str, runs: str) -> None:
+    archive = RESULTS / f"{scale}.tar.xz"
+    with tempfile.TemporaryDirectory() as folder:
+        trials = Path(folder, "trials")
+        if archive.exists():
+            with tarfile.open(archive) as old:
+                old.extractall(folder, filter="data")
+        added = add_trials(scale, Path(runs), trials)
+        with tarfile.open(archive, "w:xz", preset=9) as new:
+            for trial in sorted(trials.iterdir()):
+                new.add(trial, arcname=f"trials/{trial.name}", filter=without_owner)
+        print(f"{archive}: {added} trials added, {len(list(trials.iterdir()))} in all")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
