@@ -9,6 +9,7 @@ out.
 
 import json
 import re
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -33,7 +34,8 @@ def add_trials(scale: str, runs: Path, trials: Path) -> int:
 
 
 def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=0o755 if member.isdir() else 0o644)
+    mode = 0o755 if member.isdir() else 0o644
+    return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=mode, deep=False)
 
 
 def main(scale: str, runs: str) -> None:
@@ -44,9 +46,11 @@ def main(scale: str, runs: str) -> None:
             with tarfile.open(archive) as old:
                 old.extractall(folder, filter="data")
         added = add_trials(scale, Path(runs), trials)
-        with tarfile.open(archive, "w:xz", preset=9) as new:
+        whole = Path(folder, "whole.tar.xz")
+        with tarfile.open(whole, "w:xz", preset=9) as new:
             for trial in sorted(trials.iterdir()):
                 new.add(trial, arcname=f"trials/{trial.name}", filter=without_owner)
+        shutil.copy(whole, archive)
         print(f"{archive}: {added} trials added, {len(list(trials.iterdir()))} in all")
 
 

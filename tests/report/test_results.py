@@ -24,6 +24,7 @@ SECTIONS = [
     ("demo", "## Table 3 at scale demo\n"),
     ("demo", "## Other ablations at scale demo\n"),
     ("demo-lm", "## A language model at scale demo-lm\n"),
+    ("multi30k", "## A language model on captions\n"),
     ("multi30k", "## Table 3 at scale multi30k\n"),
 ]
 COMMAND = re.compile(
