@@ -2,8 +2,10 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -50,6 +52,15 @@ def test_the_plan_shows_the_script_and_submits_nothing(tmp_path):
     options = read_options(words[words.index("transformer_pl.sweep") + 1 : -1])  # as the worker reads them, without `&`
     assert (options.launcher, options.worker, options.parallel) == ("local", True, None)
     assert not (tmp_path / "r").exists()
+
+
+def test_the_time_of_a_plan_is_that_of_so_many_workers(tmp_path):
+    """At scale demo, whose time is known before anything has run."""
+    grid = shutil.copy(ROOT / "sweeps" / "table3_A.yaml", tmp_path)
+    for words, workers in (([], "15"), (["--parallel", "4"], "4")):
+        printed = sweep(Path(grid), tmp_path / "r", "--plan", *words)
+        (time,) = [line for line in printed.splitlines() if line.startswith("time: ")]
+        assert workers in time.split()
 
 
 @pytest.mark.parametrize(

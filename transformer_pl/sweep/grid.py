@@ -83,7 +83,7 @@ class GridCommand(SweepCommand):
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
         finished = [result for _, result in finished_trials(options.runs)]
         plan = Plan(sweep, trials, estimate_costs(trials, finished, passes, sweep.scale))
-        print_plan(plan, missing, self.console, workers.count if workers else 1)
+        print_plan(plan, missing, self.console, workers.count if workers else slurm.task_count(options, len(missing)))
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
         if options.plan and (found := difference_found(plan)):

@@ -52,6 +52,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
     if options.plan:
+        parts = type(sampler_of(0)).__name__, type(pruner).__name__, options.storage or folder / studies.JOURNAL
+        say(console, "sampler: {}; pruner: {}; study: {}".format(*parts))
         if left := _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console):
             say(console, command.workers(configs, left).describe(left))
         return 0

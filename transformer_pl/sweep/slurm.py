@@ -41,6 +41,11 @@ exit $code
 """
 
 
+def task_count(options: SweepOptions, trial_count: int) -> int:
+    """How many workers train so many trials."""
+    return min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
+
+
 def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
     """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
 
@@ -48,7 +53,7 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
     mistakes in the file of --slurm, and where sbatch refuses the job.
     """
     sbatch_options = read_options(options.slurm)
-    tasks = min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
+    tasks = task_count(options, trial_count)
     if not tasks:
         return bool(options.plan)
     worker = replace(options, launcher="local", plan=False, parallel=None, slurm=None, worker=True)
