@@ -85,7 +85,7 @@ class TrainedTrial:
         return self._trial.metrics()
 
     def decoding(self, beam: object = None, alpha: object = None) -> Config:
-        """Its config, with another beam or length penalty where one is given. Raises an InputError for wrong ones."""
+        """The trial's config, with another beam or length penalty if given. Raises an InputError for invalid ones."""
         changes = {"decode.beam": beam, "decode.alpha": alpha}
         return self._finished.config({key: value for key, value in changes.items() if value is not None})
 
@@ -97,12 +97,13 @@ class TrainedTrial:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> str | list[str]:
-        """The translation of each sentence, or of a single one; empty for a blank one.
+        """Translate sentences, or a single one. A blank sentence has an empty translation.
 
-        By a language model, each text with at most `decode.extra` tokens that it adds.
+        A language model returns each text with its continuation, of at most `decode.extra` tokens.
 
-        beam, alpha: of the search for a translation; the trial's where they are None.
-        temperature, seed: of the draws of a language model, which adds the most probable tokens where they are None.
+        beam, alpha: of the beam search for a translation; None: those of the trial.
+        temperature: of a language model's random draws; None or 0: it adds the most probable tokens.
+        seed: of these draws; None: 0.
         """
         from transformer_pl.train.evaluate import best_translations, continuations
 
@@ -127,7 +128,7 @@ class TrainedTrial:
     def score(self, split: str = "val", beam: int | None = None, alpha: float | None = None) -> "SetScores":
         """The scores of `model`, as it is now, on the `val` or `test` set, with the numbers of each sentence.
 
-        beam, alpha: the trial's where they are None.
+        beam, alpha: of the beam search; None: those of the trial.
         """
         from transformer_pl.train.evaluate import score_set
 
@@ -160,7 +161,7 @@ class TrainedTrial:
     @cached_property
     def _prepared(self) -> Prepared:
         if name := self._trial.data():
-            check_code(self.config, self._trial)  # before the task, of which a stranger's result may name any
+            check_code(self.config, self._trial)  # before an import: a stranger's result may name any task
             return prepared_in(self.folder.parents[1] / "data" / name, self.config.data)
         raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
 
@@ -174,9 +175,9 @@ def load_trial(name: str | Path, runs: str | Path = DEFAULT_RUNS) -> TrainedTria
 
 
 def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
-    """A record of each trial of a sweep file, for pandas.DataFrame: `python -m transformer_pl.report --trials`.
+    """A record of each trial of a sweep file, for pandas.DataFrame, as `transformer_pl.report --trials` makes it.
 
-    options: of that command, such as runs, scale, seeds and set; see `sweep`.
+    options: those of this command, such as runs, scale, seeds and set; see `sweep`.
     """
     return trial_records(_sweep_file(file), _options(TableOptions, options))
 
@@ -186,7 +187,9 @@ def train(
 ) -> TrainedTrial:
     """Train a trial as `python -m transformer_pl.train` does, unless it has finished, and load it.
 
-    keys: such as {"model.h": 4, "seed": 2} over the scale, {"variant": "model.h=4"}, or a whole config of that scale.
+    keys: values that win over the scale's, such as {"model.h": 4, "seed": 2} or {"variant": "model.h=4"}; or a whole
+    config of that scale.
+
     Raises an InputError for wrong input, and a RuntimeError where the training fails or diverges.
     """
     values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
@@ -200,9 +203,9 @@ def train(
 
 
 def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
-    """Run a sweep file as `python -m transformer_pl.sweep` does. Return its `results`, with plan=True those to come.
+    """Run a sweep file as `python -m transformer_pl.sweep` does, and return its `results`; plan=True only plans it.
 
-    options: of that command, with `_` for `-`, such as seeds=[1, 2], set={"model.h": 4}, plan=True. Raises an
+    options: those of this command, with `_` for `-`, such as seeds=[1, 2], set={"model.h": 4}, plan=True. Raises an
     InputError for wrong input. `state` says which trials failed or diverged.
     """
     given = _options(SweepOptions, {"file": _sweep_file(file)} | options)

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     group.add_argument("--beam", metavar="K", help="hypotheses per sentence in the beam search (the trial's)")
     group.add_argument("--alpha", metavar="A", help="length penalty, Section 6.1 (the trial's)")
     group.add_argument("--temperature", metavar="T", type=float, help="of a language model's draws (0: no draws)")
-    group.add_argument("--seed", metavar="S", type=int, help="of these draws (0)")
+    group.add_argument("--seed", metavar="S", type=int, help="seed of these draws (0)")
     add_runs_option(group)
     options = parser.parse_args(argv)
     trial = load_trial(options.trial, options.runs)

@@ -1,10 +1,10 @@
-"""Seeds of one config, held against each other: how often a table would call rows of them different.
+"""How often a table would call two rows different that are seeds of one and the same config.
 
     python -m transformer_pl.sweep sweeps/a_a.yaml
     python tests/benchmarks/a_a.py [--seeds 1,2,...] [--runs DIR]
 
-A thousand times each, rows of three, five and eight seeds are drawn that share no seed. They share trainings, so this
-is an illustration; the proof is a simulation (tests/benchmarks/chance.py).
+For three, five and eight seeds a row, two rows that share no seed are drawn a thousand times. All draws are from the
+same few trainings, so this is an illustration; the proof is a simulation (tests/benchmarks/chance.py).
 """
 
 import argparse
@@ -26,7 +26,7 @@ SWEEP = Path(__file__).parents[2] / "sweeps" / "a_a.yaml"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
-    parser.add_argument("--seeds", help="other than those of the sweep file")
+    parser.add_argument("--seeds", help="seeds in place of those of the sweep file")
     options = parser.parse_args()
     seeds = options.seeds.split(",") if options.seeds else None
     planned = plan_trials(read_sweep(SWEEP, seeds=seeds), options.runs)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def compare_drawn_rows(sentences: np.ndarray, count: int) -> None:
-    """Compare two rows of `count` seeds each. sentences (seeds, n, 10)."""
+    """Draw and compare two rows of `count` seeds each, TIMES times. sentences (seeds, n, 10)."""
     rng, found = np.random.default_rng(1), []
     for _ in range(TIMES):
         row, base = rng.permutation(len(sentences))[: 2 * count].reshape(2, count)

@@ -1,4 +1,4 @@
-"""The catalogue in ablations/README.md, made from the files of the ablations and from the tables of sweeps/README.md.
+"""Makes the catalogue in ablations/README.md, from the files of the ablations and the tables of sweeps/README.md.
 
 python tests/benchmarks/catalogue.py
 """
@@ -24,12 +24,12 @@ ROOT = Path(__file__).parents[2]
 README, TABLES = ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
 BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
 HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
-GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # what is no option of a constructor
+GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # arguments of a constructor, but no options
 SOURCE = re.compile(r"([A-Z][\w-]+(?:(?:, [A-Z][\w-]+)* and [A-Z]\w+| et al\.)? \d{4}),\s+arXiv:(\d+\.\d+)")
 
 
 def components(path: Path) -> dict[str, tuple[str, type]]:
-    """By name, the key and the class of each component of a file, but those that an architecture in it brings."""
+    """The components of a file, without those that an architecture in it brings: by name, the key and the class."""
     code = path.read_text(encoding="utf-8")
     module = importlib.import_module(f"ablations.{path.stem}")
     found = {}
@@ -61,7 +61,7 @@ def sentence(text: str) -> str:
 
 
 def weights(key: str, path: str) -> str:
-    """How many more weights than base a model of scale demo has, as a percentage; empty for what is no model."""
+    """How many more weights than base a model of scale demo has, in percent; empty for what is no part of a model."""
     if not key.startswith("model."):
         return ""
     models = [resolve([scale_level("demo"), Level("catalogue", keys)]) for keys in ({}, {key: path})]
@@ -70,7 +70,7 @@ def weights(key: str, path: str) -> str:
 
 
 def measured() -> dict[str, str]:
-    """By the name of a class, the difference and interval of the first row of demo's tables that has it."""
+    """By the name of a class: the difference and its interval, from the first row of demo's tables with this class."""
     text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
     found: dict[str, str] = {}
     for line in text.splitlines():

@@ -3,9 +3,10 @@
     python tests/benchmarks/chance.py [--trials 2000]            one row beside base
     python tests/benchmarks/chance.py --tables 500 [--rows 19]   whole tables, with rows of different spread
 
-Corpora of which everything is known (tests/chance.py). Alone: by the seeds of a row and by how far seeds spread, the
-t-test at 5 %. In tables: Holm's correction with each row's own variance and with those of moderation.py, and the test
-of tables, which steps down by the smallest p with base's errors shared.
+The corpora are simulated, so that the truth is known (tests/chance.py). One row beside base gets the t-test at 5 %, for
+several numbers of seeds and spreads of them. Whole tables get three tests: Holm's correction with each row's own
+variance, Holm's correction with the variances of moderation.py, and the test that tables use, which steps down from the
+smallest p and takes into account that all rows share base's errors.
 """
 
 import argparse
@@ -32,17 +33,17 @@ from transformer_pl.tasks.translation import bleu
 
 SPREADS = (0.0, 0.015, 0.05)
 SENTENCES = 250
-SPREADS_OF_ROWS = ((0.2, 1.1), (0.5, 0.5))  # BLEU from seed to seed, uniformly; those at scale multi30k: 0.1 to 1.7
-WILD, WILD_SPREAD = (0, 1, 2), 10.0  # as big at multi30k, at the full rate
+SPREADS_OF_ROWS = ((0.2, 1.1), (0.5, 0.5))  # BLEU from seed to seed, drawn uniformly; at scale multi30k: 0.1 to 1.7
+WILD, WILD_SPREAD = (0, 1, 2), 10.0  # such rows spread as big did at multi30k, at equation 3's full rate
 TRUE_DIFFERENCES, GAP = 6, 2.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000)
-    parser.add_argument("--tables", type=int, help="tables of each kind")
-    parser.add_argument("--rows", type=int, default=19, help="of a table, base among them")
-    parser.add_argument("--seeds", default="3,5", help="of a row")
+    parser.add_argument("--tables", type=int, help="how many tables of each kind are simulated")
+    parser.add_argument("--rows", type=int, default=19, help="rows of a table, base included")
+    parser.add_argument("--seeds", default="3,5", help="numbers of seeds of a row")
     options = parser.parse_args()
     if options.tables:
         simulate_tables(options.tables, options.rows, [int(seeds) for seeds in options.seeds.split(",")])
@@ -87,7 +88,7 @@ def of_holm(differences: Sequence[Estimate]) -> list[tuple[Estimate, float]]:
 
 
 def stepped_down(rows: Sequence[Sample]) -> list[tuple[Estimate, float]]:
-    """As tables do."""
+    """The test that tables use."""
     return correct(rows[1:], rows[0], seed_prior(rows))
 
 
@@ -95,9 +96,10 @@ TESTS: dict[str, Callable] = {"Holm, own": holm_own, "Holm, moderated": holm_mod
 
 
 def simulate_tables(tables: int, rows: int, numbers_of_seeds: Sequence[int]) -> None:
-    """Tables in which TRUE_DIFFERENCES rows differ from base by GAP, and `wild` rows spread far more than the others:
-    how many of the differences have a star, how often any other row has one, and how often all intervals of a table
-    hold the truth."""
+    """Print how many true differences have a star, how often any other row has one, and how often all intervals hold.
+
+    In each table TRUE_DIFFERENCES rows differ from base by GAP, and `wild` rows spread far more than the others.
+    """
     print("| seeds | spread of rows | wild rows | test | found | tables with a false star | all intervals hold |")
     print("| -: | -: | -: | :- | -: | -: | -: |")
     for seeds in numbers_of_seeds:

@@ -4,7 +4,7 @@
 
 Each sweep has a runs folder of its own, which several commands share. A command that a signal has ended is started
 again. At the end, results.csv must be equal to that of the calm sweep, byte for byte, and no process may be left. The
-seed decides the signals, whom they hit and when, but not what these are doing at that moment. Linux only.
+seed decides the signals, which processes they hit and when, but not what a process is doing at that moment. Linux only.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from transformer_pl.trials.trial import Trial
 
 ROWS = ["base", "decode.alpha=2", "model.p_drop=0.3 trainer.accumulate=2", "decode.average=2"]  # two share weights
 KEYS = {"optim.max_steps": 600, "trainer.val_every": 120, "trainer.checkpoint_minutes": 0.01, "decode.beam": 1}
-LONGEST_STOP_S = 3.0  # of a process that SIGSTOP has hit
-GONE_S = 60.0  # in which all processes must end after the sweep
+LONGEST_STOP_S = 3.0  # the longest time for which SIGSTOP halts a process
+GONE_S = 60.0  # all processes must have ended within this time after the sweep
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -5,8 +5,8 @@
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
 Each model is trained by Lightning with the settings of a trial: kernel by kernel ("eager"), replayed as CUDA graphs,
 with compiled layers, with both, and in `bf16-master`; base and big come first. Then several processes train the same
-model at once. What fails is a row, too, and names its error. Without a GPU demo alone is trained, on the CPU. At the
-end the steps of all models are counted on tensors that have shapes but no values.
+model at once. A measurement that fails gets a row, too, which names the error. Without a GPU demo alone is trained, on
+the CPU. At the end the operations in a step of each model are counted, on tensors that have shapes but no values.
 """
 
 import argparse
@@ -66,7 +66,7 @@ ACCUMULATE = (1, 2, 4, 8)  # parts of a batch, more where memory is not enough
 
 
 def config_of(name: str, **keys: Any) -> Config:
-    """The config of a model, in half precision where its scale has bfloat16 and the GPU has not."""
+    """The config of a model, in float16 where its scale asks for bfloat16 and the GPU does not have it."""
     scale, different, _ = MODELS[name]
     levels = [scale_level(scale), Level(name, different | NEVER | keys)]
     if GPU and not has_bfloat16() and resolve(levels).trainer.precision == "bf16-mixed":
@@ -75,7 +75,7 @@ def config_of(name: str, **keys: Any) -> Config:
 
 
 class Generated(L.LightningDataModule):
-    """Random tokens, of lengths around the mean, in about so many batches, by the stream that a trial has."""
+    """Random sentences of lengths around the mean, for about so many batches, in the stream that a trial has."""
 
     on_before_batch_transfer = DataModule.on_before_batch_transfer
 
@@ -97,9 +97,9 @@ class Generated(L.LightningDataModule):
 
 
 class Timer(L.Callback):
-    """Takes the time of a training's second epoch, when all shapes have occurred, and the kernels of one step more.
+    """Measures the second epoch of a training, when all shapes have occurred, and counts the kernels of one more step.
 
-    steps: of an epoch. meet: called before.
+    steps: of an epoch. meet: called before the measurement.
     """
 
     def __init__(self, steps: int, meet: Any = lambda: None):
@@ -171,7 +171,7 @@ def trained(
 
 
 def rate(work: float, run: Any, seconds: float = 0.5) -> float:
-    """Units of work per second of a function, of its best call."""
+    """The units of work per second that a function does in its fastest call."""
     best, ends = 0.0, time.perf_counter() + (seconds if GPU else 0.05)
     run()
     while not best or time.perf_counter() < ends:
@@ -184,7 +184,7 @@ def rate(work: float, run: Any, seconds: float = 0.5) -> float:
 
 
 def ceilings() -> dict[str, float]:
-    """The most that this device has of memory traffic and of matrix products."""
+    """The highest rates of this device, of memory traffic and of matrix products."""
     n, size = (8192, 2**28) if GPU else (512, 2**22)
     source, target = (torch.randn(size, device=DEVICE) for _ in range(2))
     found = {"copy GB/s": rate(2 * source.nbytes / 1e9, lambda: target.copy_(source))}
@@ -212,9 +212,9 @@ class Count(TorchDispatchMode):
 
 
 def counted(name: str) -> dict[str, float]:
-    """The operations of an eager step on tensors without values that say they are on a GPU: an upper bound.
+    """The operations of an eager step, counted on tensors that have no values and claim to be on a GPU.
 
-    Dropout counts as the operations that it is on a CPU.
+    This is an upper bound. Dropout counts with the operations that it has on a CPU.
     """
     config, length = config_of(name), MODELS[name][2]
     B, V = config.data.batch_tokens // length, config.data.vocab_size
@@ -254,7 +254,7 @@ def shared(name: str, trials: int, steps: int) -> dict[str, Any]:
 
 
 def one_of_several(name: str, steps: int, trials: int, folder: Path) -> None:
-    """Train, beginning to take time when all have come so far, and print the rates."""
+    """Train and print the rates, which are measured once all processes have come so far."""
 
     def meet() -> None:
         (folder / str(os.getpid())).touch()
@@ -281,7 +281,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 
 def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]:
-    """What is measured, each as it is done."""
+    """The rows of the report, each as soon as it is measured."""
     tasks: list[tuple[str, dict[str, Any], Any]] = []
     real = models if GPU else [name for name in models if name == "demo"]
     for name in real:
@@ -310,7 +310,7 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report as tables."""
+    """The report in Markdown."""
     most = report["ceilings"]
     lines = [f"{report['device']}, torch {report['packages']['torch']}, {report['cpu']}, {report['date']}", ""]
     lines += [f"- {name}: {value:,.1f}" for name, value in most.items()]
@@ -335,8 +335,8 @@ def markdown(report: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the report (%(default)s)")
-    parser.add_argument("--models", default=",".join(MODELS), help="of %(default)s")
-    parser.add_argument("--steps", type=int, default=20 if GPU else 3, help="of each training (%(default)s)")
+    parser.add_argument("--models", default=",".join(MODELS), help="models, out of %(default)s")
+    parser.add_argument("--steps", type=int, default=20 if GPU else 3, help="steps of each training (%(default)s)")
     parser.add_argument("--minutes", type=float, default=6, help="what has not begun by then is left out (%(default)s)")
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, help=argparse.SUPPRESS)

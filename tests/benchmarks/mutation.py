@@ -1,11 +1,12 @@
-"""How many small errors the tests notice: fault-injection tests, by hand. tests/README.md has the figures.
+"""How many small errors the tests notice: fault injection, started by hand. tests/README.md has the figures.
 
     python tests/benchmarks/mutation.py                                25 mutants of each module in TESTS
-    python tests/benchmarks/mutation.py model/loss.py --mutants 60   of some modules
+    python tests/benchmarks/mutation.py model/loss.py --mutants 60     60 mutants of one module
 
 cosmic-ray changes one operator, number, condition, loop or decorator at a time. After each change the tests of the
-module run until one fails. They run in a copy of the project, in forks of a process that has imported the libraries,
-and of this project what does not depend on the module: in a new process these imports take 6 s.
+module run until one fails. They run in a copy of the project, and in forks of a process that has already imported the
+libraries and those modules of this project that do not depend on the changed one. A new process would take 6 s for
+these imports.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from cosmic_ray.mutating import mutate_code
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]
-TESTS = {  # of each module of transformer_pl/, the words for pytest: the tests that are to notice
+TESTS = {  # by module of transformer_pl/, the words for pytest, which name the tests that are to notice
     "model/transformer.py": "tests/model/test_model.py tests/test_fidelity.py tests/model/test_what_components_know.py "
     "-k 'not told and not trained_on and not an_auxiliary'",
     "model/loss.py": "tests/model/test_loss.py -k 'not exist'",
@@ -63,8 +64,8 @@ OPERATORS = (
     *("NumberReplacer", "ExceptionReplacer", "ZeroIterationForLoop", "RemoveDecorator"),
     *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak"),
 )
-LEAST_S, TIMES = 10, 3  # tests hang that need more of the processor, and so many times as much as without a change
-WAITING_S = 600  # or that do not end
+LEAST_S, TIMES = 10, 3  # tests hang that take more CPU seconds than this, and than so many times those without a change
+WAITING_S = 600  # tests also hang that have not ended after this time
 MEMORY = 16 * 2**30
 
 
@@ -114,9 +115,9 @@ def _mutant(source: str, changed: str) -> Mutant:
 
 
 def try_module(copy: Path, file: str, count: int, seed: int) -> tuple[int, list[Mutant]]:
-    """How many mutants of a module were tried, and those that no test noticed. In a process of its own.
+    """Try mutants of a module; return how many were tried, and those that no test noticed. Needs a process of its own.
 
-    copy: of the project; the module is changed there.
+    copy: a copy of the project, in which the module is changed.
     """
     os.chdir(copy)
     sys.path[:0] = [str(copy)]
@@ -150,9 +151,9 @@ def try_module(copy: Path, file: str, count: int, seed: int) -> tuple[int, list[
 
 
 def _independent(copy: Path, file: str) -> list[str]:
-    """The modules of the project that neither are this one nor import it, not even through others.
+    """The modules of the project that do not depend on this one, neither directly nor through others.
 
-    Whoever imports a module imports the packages above it first, and what these import.
+    A module also depends on the packages above the modules that it imports, and on what these packages import.
     """
     imports: dict[str, set[str]] = {}
     for path in (copy / "transformer_pl").rglob("*.py"):
@@ -194,14 +195,14 @@ def _fork(words: str, limit_s: float) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # what it has left
+            os.killpg(pid, signal.SIGKILL)  # the processes that it has left behind
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"by default all: {', '.join(TESTS)}")
-    parser.add_argument("--mutants", type=int, default=25, help="tried of each module, drawn at random")
-    parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--mutants", type=int, default=25, help="how many are tried of each module, drawn at random")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the draw")
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     for library in LIBRARIES:
@@ -225,7 +226,7 @@ def main() -> None:
 
 
 def _cpu_s() -> float:
-    """What the forks have needed of the processor."""
+    """The CPU seconds that the forks have taken."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

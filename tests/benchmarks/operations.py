@@ -1,9 +1,9 @@
-"""Softmax, products, attention, dropout, FFN and loss in our forms beside torch's, forward and backward.
+"""How fast our softmax, products, attention, dropout, FFN and loss are beside torch's, forward and backward.
 
     python tests/benchmarks/operations.py [--scale demo] [--heads 8] [--length 11] [--rounds 5]
 
 The sizes are those of the scale's base, with as many sentences of this length as a batch holds, and d_k = d_model / h.
-The rates are calls per second of the processor, on one thread.
+The rates are calls per second of CPU time, on one thread.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from transformer_pl.model.kernels import Dropout, product, softmax
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.runtime import machine
 
-CALLS = 40  # a round
+CALLS = 40  # in a round
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def leaf(*shape: int) -> Tensor:
 
 
 def rate(run: Callable[[], Tensor]) -> Callable[[], float]:
-    """A function that calls `run` and its backward pass: calls per second of the processor."""
+    """A function that calls `run` and its backward pass, and returns the calls per second of CPU time."""
     gradient = torch.randn_like(run())
 
     def measure() -> float:

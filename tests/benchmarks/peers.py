@@ -1,4 +1,4 @@
-"""Our trained weights in other libraries (model/export.py): that the models are the same, and their speed."""
+"""Our trained weights in other libraries (model/export.py): the models are checked against ours, and run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,7 +75,7 @@ def ctranslate2_model(peer: Any, vocabulary: Sequence[str], folder: Path, thread
 def check_scores(model: Transformer, translator: Any, batch: Any, vocabulary: Sequence[str]) -> None:
     """Raise an InputError where CTranslate2 gives the targets of a batch other log-probabilities than our model."""
     source, target = texts(batch.source.tolist(), vocabulary), texts(batch.target_out.tolist(), vocabulary)
-    scores = translator.score_batch(source, [tokens[:-1] for tokens in target])  # it adds EOS
+    scores = translator.score_batch(source, [tokens[:-1] for tokens in target])  # CTranslate2 adds EOS
     theirs = torch.tensor([sum(score.log_probs) for score in scores])
     with torch.no_grad():
         logs = model(batch.source, batch.target_in).log_softmax(-1).gather(-1, batch.target_out[..., None])[..., 0]

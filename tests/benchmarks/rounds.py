@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
 Clock = Callable[[], float]  # in seconds
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
-CLOCK_HELP = "rates by this time (%(default)s); cpu: what other work on the machine takes is left out"
+CLOCK_HELP = "the time that rates are measured in (%(default)s); cpu leaves out what other work on the machine takes"
 
 
 def torch_loss(logits: torch.Tensor, target: torch.Tensor, eps_ls: float) -> torch.Tensor:
@@ -46,9 +46,10 @@ def errors_of(parser: argparse.ArgumentParser) -> Iterator[None]:
 
 
 def compare(what: str, settings: dict[str, Callable[[], float]], rounds: int, references: Sequence[str] = ()) -> None:
-    """Alternate the settings, which are warm, and print a table of their rates.
+    """Measure the settings in turn, after their warm-up, and print a table of their rates.
 
-    Ratios are to the first setting, or to each of `references`, within a round: they hold where the machine drifts.
+    Ratios to the first setting, or to each of `references`, are taken within a round, so that a drift of the machine's
+    speed does not matter.
     """
     rates = []
     for number in range(1, rounds + 1):
@@ -81,8 +82,8 @@ def train_command(runs: Path, keys: dict[str, object], steps: int, threads: int,
 
     Each call trains a new trial (the next seed) in a process of its own, through everything that a trial has. The rate
     is that of the steps from `steps` to 2 `steps`: the first ones are its warm-up. Then the process is ended.
-    runs: an empty folder. keys: of the config, `scale` among them. clock: of CLOCKS; the time of the processor is that
-    of the training process alone, without W&B's.
+    runs: an empty folder. keys: those of the config, and `scale`. clock: a name in CLOCKS; cpu counts the CPU time of
+    the training process alone, without W&B's.
     """
     once = {"optim.max_steps": 2 * steps, "trainer.val_every": 2 * steps, "trainer.log_every": steps}
     once |= {"trainer.threads": threads, "decode.average": 1}
@@ -101,7 +102,7 @@ def train_command(runs: Path, keys: dict[str, object], steps: int, threads: int,
         try:
             while True:
                 times = time.perf_counter(), cpu_seconds(process.pid)
-                ended = process.poll() is not None  # asked before the file is read: then it is whole
+                ended = process.poll() is not None  # asked before the file is read, which is then complete
                 for metrics in set(runs.glob("trials/*/metrics.jsonl")) - known:
                     lines = [line for line in read_metrics(metrics) if "tokens_per_s" in line]
                     warm = warm or (times if lines else None)
@@ -122,7 +123,7 @@ def train_command(runs: Path, keys: dict[str, object], steps: int, threads: int,
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used of the processor, itself and its threads; 0 where the system does not tell."""
+    """The CPU seconds that a process and its threads have used; 0 where the system does not tell."""
     with suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -146,7 +147,7 @@ def first(split: Split, count: int) -> Split:
 
 
 def sentences_per_s(translate: Callable[[], object], sentences: int, clock: Clock) -> Callable[[], float]:
-    """Time a function that translates so many sentences."""
+    """A function that calls `translate`, and returns its rate in sentences per second."""
 
     def run() -> float:
         began = clock()

@@ -34,7 +34,7 @@ def command(name: str, *words: str) -> list[str]:
 
 
 def picture(url: str, name: str, height: int, width: int = 900, click: str = "") -> None:
-    """Save what Chromium shows of a page, after a click on what is labelled `click`."""
+    """Save what Chromium shows of a page, if `click` is given after a click on the control with this label."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
@@ -84,7 +84,7 @@ def terminal(runs: Path) -> None:
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.from_ansi(captured.strip("\n")))
     drawn = console.export_svg(title="python -m transformer_pl.sweep sweeps/table3_A.yaml")
-    (FIGURES / "terminal.svg").write_text(re.sub(r"@font-face {.*?}", "", drawn, flags=re.S))  # they are at a server
+    (FIGURES / "terminal.svg").write_text(re.sub(r"@font-face {.*?}", "", drawn, flags=re.S))  # they are on a server
 
 
 PICTURES: dict[str, Callable[[Path], None]] = {"page": page, "study": study, "terminal": terminal}

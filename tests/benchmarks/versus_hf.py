@@ -8,9 +8,10 @@ plain loop with fused Adam, as shipped (fp32) and at its best setting on a CPU (
 This project is the train command: Lightning, its log and W&B. Both have the memory allocator set as this project
 sets it.
 
-Decoding in fp32: sentences a second, with the weights of a finished base trial under --runs, copied over; the script
-stops where the logits differ. An untrained model never ends its sentences. CTranslate2 stands beside as an anchor.
-The length penalties of the three differ a little, so a few translations do.
+Decoding in fp32: sentences a second, with the weights of a finished base trial under --runs, which are copied into the
+other models; the script stops if the logits differ. The model must be trained, because an untrained one never ends its
+sentences. CTranslate2 is measured as a third point of reference. The length penalties of the three differ a little, and
+so do a few translations.
 """
 
 import argparse
@@ -64,7 +65,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", default="multi30k", help="sizes and text (%(default)s)")
     parser.add_argument("--tokens", type=int, help="tokens of a training batch (the scale's)")
-    parser.add_argument("--precisions", type=names, default=["32-true", "bf16-mixed"], help="of this project")
+    parser.add_argument(
+        "--precisions", type=names, default=["32-true", "bf16-mixed"], help="of this project's trainings"
+    )
     parser.add_argument("--steps", type=int, default=8, help="training steps a round, after as many of warm-up")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=100, help="validation sentences a round; 0: no decoding")
@@ -72,7 +75,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help=CLOCK_HELP)
     parser.add_argument("--wandb", choices=("offline", "disabled"), default="offline", help="while training")
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS, help="where the base trial lies (%(default)s)")
-    parser.add_argument("--only", choices=("training", "decoding"), help="one of the two")
+    parser.add_argument("--only", choices=("training", "decoding"), help="measure one of the two")
     options = parser.parse_args()
     with errors_of(parser):
         measure(options)
@@ -166,7 +169,7 @@ def compare_decoding(config: Config, prepared: Prepared, options: argparse.Names
     with TemporaryDirectory() as folder:
         translator = ctranslate2_model(peer, vocabulary, Path(folder), options.threads)
         check_scores(model, translator, batch, vocabulary)
-        budget = max(1, config.trainer.eval_tokens // decode.beam)  # of the peers, which are slower in larger batches
+        budget = max(1, config.trainer.eval_tokens // decode.beam)  # the peers are slower in larger batches
         lengths = split.source.lengths_with_special
         batches = eval_batches(lengths, lengths, budget)
 

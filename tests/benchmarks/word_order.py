@@ -1,4 +1,4 @@
-"""What a trained model makes of the order of its source.
+"""Whether a trained model uses the order of the words in its source.
 
     python tests/benchmarks/word_order.py TRIAL [--runs DIR]
 

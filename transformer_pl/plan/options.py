@@ -27,7 +27,7 @@ from transformer_pl.runtime.errors import suggestion
 
 BUDGET = 8  # tries per row of --retune
 PACKAGE = Path(__file__).parents[1]
-# Where a wheel has the sweep files, or a checkout of the repository
+# Where the sweep files lie in a wheel, or else in a checkout of the repository
 SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))
 
 Given = TypeVar("Given", bound="TableOptions")
@@ -95,7 +95,7 @@ def _values(option: str, value: Any) -> list[str]:
     return [*value] if isinstance(value, tuple) else [str(value)]
 
 
-ONLINE_RUNS = "wandb:/"  # how the path of wandb://ENTITY/PROJECT/GROUP begins, whose slashes are one in a path
+ONLINE_RUNS = "wandb:/"  # the beginning of wandb://ENTITY/PROJECT/GROUP as a Path, which joins the slashes
 
 
 def sweep_file(word: str) -> Path:
@@ -123,10 +123,10 @@ def add_sweep_options(parser: CommandParser) -> None:
     add_row_options(group, f"the file's, or {DEFAULT_SCALE}")
     seeds = "the seeds of each row (the file's, or 1)"
     group.add_argument("--seeds", type=partial(whole_numbers, at_least=0), metavar="1,2", help=seeds)
-    tuned = "give each row its own best value of these keys, same search budget"
+    tuned = "give each row its own best value of these keys, by a search of the same size for each"
     group.add_argument("--retune", type=names, metavar="KEY,KEY", help=tuned)
     group.add_argument("--budget", type=whole_number(2), metavar="K", help=f"for --retune: trials per row ({BUDGET})")
-    study = "of a search: a database (the file study.journal in the sweep's folder)"
+    study = "URL of a database for a search (the file study.journal in the sweep's folder)"
     group.add_argument("--storage", metavar="URL", help=study)
     base = "the row that others are compared with (base)"
     group.add_argument("--base", metavar="ROW", help=base)
@@ -135,7 +135,7 @@ def add_sweep_options(parser: CommandParser) -> None:
 
 
 def sweep_folder(sweep: Any, options: TableOptions) -> Path:
-    """`runs/sweeps/<name>@<scale>`; --set, --retune and a user's scale make another table: they add a hash."""
+    """`runs/sweeps/<name>@<scale>`; --set, --retune and a user's scale make another table, so they add a hash."""
     name, own = f"{sweep.name}@{Path(sweep.scale).stem}", sweep.scale not in scale_names()
     differs = other_table(options) + (json.dumps(scale_level(sweep.scale).values, default=str) if own else "")
     if differs:

@@ -51,7 +51,7 @@ class CostEstimate(NamedTuple):
 
     cost: Cost
     seconds: float | None  # None: not known
-    processor: str = ""  # on which it takes so long, where the scale states that; empty: by trials that finished here
+    processor: str = ""  # where it takes so long, if the scale's file says so; empty: trials that finished here do
 
 
 class Plan(NamedTuple):
@@ -113,7 +113,7 @@ def estimate_costs(
     """The cost of a trial of each row. Where the dataset is not prepared yet, sentences have ASSUMED_LENGTH.
 
     finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
-    and trainer; else of those with the same dataset and trainer; else what the scale states of base.
+    and trainer; else of those with the same dataset and trainer; else what the scale's file states of base.
     passes: by row, how often the model is called for each batch, where an optimizer or a callback needs several calls.
     scale: of the sweep; None: only finished trials tell the time.
 
@@ -148,7 +148,7 @@ def _speed_key(config: Mapping[str, Any], with_components: bool = True) -> str:
 
 
 def _rate_of_scale(scale: str, trial: PlannedTrial) -> tuple[float, str] | None:
-    """The seconds of a FLOP by what a scale's file states of base, and the processor on which it takes so long.
+    """The seconds that a FLOP takes by what a scale's file states of base, and the processor on which it was measured.
 
     None where it states nothing, and where the trial is of another dataset or trainer, or is trained on a GPU.
     """
@@ -223,7 +223,10 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
 
 
 def _trainings(missing: Sequence[PlannedTrial], done: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
-    """The missing trials that train: those that share weights are trained once; all are that are trained again."""
+    """The missing trials that need a training of their own: of those that share weights only one does.
+
+    If finished trials are among the missing ones, to be trained again, then all of them do.
+    """
     if any(planned in missing for planned in done):
         return missing
     there = {planned.identity.weights for planned in done}

@@ -52,11 +52,11 @@ class TrialQueue(Protocol):
 
 
 class GridQueue(TrialQueue):
-    """A list of trials, seed by seed, so that every row is seen early. None is pruned.
+    """The trials of a grid, seed by seed, so that every row has a result early. No trial is pruned.
 
-    Within a seed those with the most FLOPs come first, so that no long one is alone at the end.
+    Within a seed the trials with the most FLOPs come first, so that no long trial runs alone at the end.
 
-    Several commands share the work: a trial that another one is training waits until that is over. If it has ended
+    Several commands share the work: a trial that another command is training waits until that is over. If it has ended
     then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
     decoding alone share weights and run one after the other.
     """

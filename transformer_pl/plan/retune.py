@@ -25,7 +25,7 @@ REACH = 3.0  # each key is tried from a third of the file's value to three times
 
 
 class Retuning(NamedTuple):
-    """What every row tries, and what decides."""
+    """The points that every row tries, and the metric that decides between them."""
 
     points: list[dict[str, Any]]  # values by key; the first point is the file's own
     seed: int  # the seed of all tries
@@ -118,14 +118,14 @@ def _value(config: Config, key: str) -> Any:
 
 
 def _points(base: Config, center: Mapping[str, Any], budget: int) -> list[dict[str, Any]]:
-    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget has these points, too.
+    """`center`, and budget - 1 points around it: value * REACH^u for each key. A larger budget adds points to these.
 
     Points that base cannot have, such as a p_drop above 1, are left out.
     """
     from scipy.stats import qmc  # takes a second
 
     points = [dict(center)]
-    # Without the sequence's first point, a corner, and its second, the middle of the first key, which the center has.
+    # Skip the sequence's first point, a corner, and its second, which has the center's value of the first key.
     sequence = qmc.Halton(len(center), scramble=False).fast_forward(2)
     for position in (2 * sequence.random(DRAWS_PER_POINT * budget) - 1).tolist():
         point = {}
@@ -137,7 +137,7 @@ def _points(base: Config, center: Mapping[str, Any], budget: int) -> list[dict[s
         if len(points) == budget:
             break
     if len(points) < budget:
-        raise InputError(f"--budget {budget}: must be at most {len(points)}, the different points around {center}")
+        raise InputError(f"--budget {budget}: must be at most {len(points)}, as no more points lie around {center}")
     return points
 
 

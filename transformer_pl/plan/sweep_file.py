@@ -52,7 +52,10 @@ class Sweep(NamedTuple):
     reference: int | None = None  # the index of the row that others are compared with in place of base
 
     def compared_with(self, name: str | None) -> "Sweep":
-        """The same, whose table compares the rows with the one of this name; None: with base. Raises an InputError."""
+        """The same sweep, whose table compares the rows with the row of this name; None: with base.
+
+        Raises an InputError for a name that no row has.
+        """
         if name is None or name == "base":
             return self
         names = [row.name for row in self.rows]
@@ -198,7 +201,7 @@ class _RowReader:
             self.errors += self._mixed(rows)
         self.matches_flops = any(row.configs[0].optim.match == "flops" for row in rows)
         if base and not self.errors:
-            # With optim.match=flops, with as many steps as the budget pays for; matched once for all seeds of a row.
+            # optim.match=flops trains for as many steps as the budget pays for, matched once for all seeds of a row.
             trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
             for index, config in trained.items():
                 configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
@@ -220,7 +223,7 @@ class _RowReader:
         return [] if mistakes else seeds
 
     def _read(self, keys: Mapping[str, Any]) -> tuple[Config | None, dict[str, Any]]:
-        """The config of a row with these keys of the file, None where it has errors; and its arguments of `train`."""
+        """The config of a row with these keys of the file, or None if it has errors; and the arguments of `train`."""
         try:
             levels = row_levels(self.path, keys, self.sets)
         except InputError as error:
@@ -232,7 +235,7 @@ class _RowReader:
         return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
 
     def _origin(self, mistake: str) -> str:
-        """Where a mistake comes from that begins with a key, such as `model.ffn = a.B: ...`."""
+        """The place that a mistake comes from, --set or the file, by the key in it: `model.ffn = a.B: ...`."""
         slot = mistake.partition(" = ")[0]
         return "--set" if any(f"{key}.".startswith(f"{slot}.") for key in self.sets) else str(self.path)
 

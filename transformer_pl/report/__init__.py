@@ -1,1 +1,1 @@
-"""The report command: the table beside published numbers, its statistics, figures, the page. It changes no trial."""
+"""The report command: the table beside published numbers, with its statistics, figures and page; it trains nothing."""

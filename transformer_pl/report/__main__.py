@@ -1,6 +1,8 @@
 """Print the table of a sweep from its results:  python -m transformer_pl.report FILE... [--format md|tex|...]
 
-Or of any runs, from a CSV file with a line for each:  python -m transformer_pl.report runs.csv --row h --metric bleu
+It also makes the table of runs that were trained elsewhere, from a CSV file with one line for each run:
+
+    python -m transformer_pl.report runs.csv --row h --metric bleu
 """
 
 import math
@@ -39,23 +41,23 @@ REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(TableOptions):
-    """Of which sweep files, and in what format."""
+    """Which files the report is of, what it shows, and in what format."""
 
     files: tuple[Path, ...]
     format: str = "terminal"
     trials: bool = False  # a line for each trial, not for each row
-    row: tuple[str, ...] = ()  # of a CSV file: its columns that make a row
+    row: tuple[str, ...] = ()  # columns of a CSV file: runs with equal values in them are one row
     metric: tuple[str, ...] = ()
     seed: str | None = None
     lower_is_better: bool = False
-    margin: tuple[tuple[str, float], ...] = ()  # of metrics: within it a difference counts as none
-    split: str = "val"  # the set that is compared
-    columns: tuple[str, ...] = ()  # by their headings; none: all that fit
+    margin: tuple[tuple[str, float], ...] = ()  # by metric: differences within the margin count as none
+    split: str = "val"  # the set whose scores are compared
+    columns: tuple[str, ...] = ()  # headings of the columns to show; empty: all that fit
     rows: Path | None = None  # a file of names for the rows; None: the one beside the sweep file, if there is one
     sort: str = "file"  # the order of rows: file, params or score
     together: bool = False  # one table of several sweep files
     pairs: bool = False  # every row against every other, in place of the usual table
-    factors: bool = False  # the effects of factors and their interactions, likewise
+    factors: bool = False  # the effects and interactions of factors, in place of the usual table
     wandb: bool = False  # also send the table and the figures of the page to W&B
 
     def __post_init__(self) -> None:
@@ -63,11 +65,11 @@ class ReportOptions(TableOptions):
         if self.pairs and self.factors:
             raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
         if self.together and len(self.files) < 2:
-            raise InputError("--together: is for several sweep files; give them")
+            raise InputError("--together: is for several sweep files, but one is given; give more")
         if self.pairs and self.margin:
             raise InputError("--margin: is for differences from base, and not for --pairs; leave it out")
         if self.split != "val" and (self.format == "html" or self.wandb):
-            raise InputError("--split test: the page has the validation set; leave out --format html and --wandb")
+            raise InputError("--split test: the page shows the validation set; leave out --format html and --wandb")
         if self.trials and self.wandb:
             raise InputError("--wandb: sends the table of rows; leave out --trials")
         if self.pairs or self.factors:
@@ -114,7 +116,10 @@ def main(argv: list[str]) -> int:
 
 
 def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
-    """The title and the table, or the path of the page, of each sweep file; for programs one table of all."""
+    """The title of each file, with its table or the path of its page.
+
+    Formats for programs (json, csv) get one table of all files.
+    """
     files = dict.fromkeys(options.files)
     if options.row:
         return [(options.files[0].name, _of_runs(options))]
@@ -160,7 +165,7 @@ def _of_runs(options: ReportOptions) -> Table | Path:
 
 
 def _margins(options: ReportOptions, metrics: Sequence[str]) -> dict[str, float]:
-    """By metric, the margins that are given. Raises an InputError for other metrics."""
+    """The given margins by metric. Raises an InputError for a margin of a metric that is not in `metrics`."""
     if unknown := [name for name, _ in options.margin if name not in metrics]:
         rule = f"must be of {' or '.join(metrics)}, which the table compares"
         raise InputError(*(f"--margin {name}: {rule}{suggestion(name, metrics)}" for name in unknown))
@@ -183,11 +188,11 @@ def read_options(argv: list[str]) -> ReportOptions:
     parser = CommandParser(
         prog="python -m transformer_pl.report",
         usage="%(prog)s FILE... [options]",
-        description="Print the table of each sweep file from the results on disk. Trains nothing. Give the options\n"
-        "with which the sweep ran. Defaults are in parentheses.",
+        description="Print the table of each sweep file from the results on disk. This trains nothing. Give the same\n"
+        "options with which the sweep ran. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    files = "sweep files, or names of those that ship: table3_A"
+    files = "sweep files, or names of shipped ones, such as table3_A"
     parser.add_argument("files", metavar="FILE", nargs="+", type=sweep_file, help=files)
     add_sweep_options(parser)
     table = parser.add_argument_group("what is printed")
@@ -196,25 +201,27 @@ def read_options(argv: list[str]) -> ReportOptions:
     trials = "for --format csv or json: a line for each trial, not for each row"
     table.add_argument("--trials", action="store_true", help=trials)
     table.add_argument("--split", choices=EVALUATION, default="val", help="the set that is compared (%(default)s)")
-    table.add_argument("--columns", type=names, metavar="A,B", help="only these, by their headings, in this order")
-    table.add_argument("--sort", choices=("file", "params", "score"), default="file", help="the rows (as in the file)")
+    table.add_argument(
+        "--columns", type=names, metavar="A,B", help="only the columns with these headings, in this order"
+    )
+    table.add_argument("--sort", choices=("file", "params", "score"), default="file", help="the order of rows (file)")
     own = "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)"
     table.add_argument("--rows", type=Path, metavar="FILE", help=own)
     together = "one table of several files with the same base, with one correction for all of their rows"
     table.add_argument("--together", action="store_true", help=together)
     pairs = "every row against every other, with one correction, in place of the usual table"
     table.add_argument("--pairs", action="store_true", help=pairs)
-    factors = "the effects of two or three factors whose combinations are the rows, and their interactions, likewise"
+    factors = "a table of the effects and interactions of two or three factors, whose combinations are the rows"
     table.add_argument("--factors", action="store_true", help=factors)
     margin = "also say which rows are equal to base within this margin, chosen before the results are seen"
     table.add_argument("--margin", type=_margin, action="append", metavar="METRIC=X", help=margin)
     send = "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends"
     table.add_argument("--wandb", action="store_true", help=send)
-    runs = parser.add_argument_group("of a CSV file with a line for each run, whatever has trained it")
-    runs.add_argument("--row", type=names, metavar="COLUMN,...", help="runs with equal values in these make a row")
-    runs.add_argument("--metric", type=names, metavar="COLUMN,...", help="what is compared, each with its own test")
-    runs.add_argument("--seed", metavar="COLUMN", help="refuse two runs of one row and seed")
-    runs.add_argument("--lower-is-better", action="store_true", help="say so in the table")
+    runs = parser.add_argument_group("for a CSV file with a line for each run, whatever trained it")
+    runs.add_argument("--row", type=names, metavar="COLUMN,...", help="runs with equal values in these are one row")
+    runs.add_argument("--metric", type=names, metavar="COLUMN,...", help="columns to compare, each with its own test")
+    runs.add_argument("--seed", metavar="COLUMN", help="column of the seed: refuse two runs of one row and seed")
+    runs.add_argument("--lower-is-better", action="store_true", help="lower values of the metrics are better")
     options = ReportOptions.read(vars(parser.parse_args(argv)))
     if options.format not in ("json", "csv"):
         refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
@@ -251,7 +258,7 @@ def print_report(title: str, report: Table | Path, output_format: str, with_titl
 def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Table | Path]:
     """The title and the table of a sweep file, or of several together.
 
-    With --format html it writes the page, and returns its path instead.
+    With --format html the page is written, and its path is returned in place of the table.
     """
     file = files[0]
     contents, page = [read_yaml(one) for one in files], options.format == "html" or options.wandb
@@ -353,8 +360,8 @@ def _contrasts(sweep: Sweep, planned: list[PlannedTrial], options: ReportOptions
 def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
     """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
 
-    planned: whether trials may be missing; then with --retune the records are of the tries. Raises an InputError where
-    the sweep cannot be planned.
+    planned: whether trials may be missing; if tries of --retune are missing, the records are those of the tries. Raises
+    an InputError where the sweep cannot be planned.
     """
     content = read_yaml(file)
     if content.get("method") in SEARCHES:
@@ -369,7 +376,10 @@ def trial_records(file: Path, options: TableOptions, planned: bool = False) -> l
 def _grid(
     file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False
 ) -> tuple[Sweep, list[PlannedTrial]]:
-    """With --retune it has each row at the best of the points that were tried; where only `planned`, the tries."""
+    """The sweep of a grid's file, and its trials. With --retune each row is at the best of its tried points.
+
+    planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
+    """
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content).compared_with(options.base)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
@@ -388,7 +398,7 @@ def _grid(
         return sweep, trials
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
     others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
-    known = f"; this file has tables with {' and with '.join(sorted(others))}" if others else ""
+    known = f"; there are results of this file with {' and with '.join(sorted(others))}" if others else ""
     if not any(planned_trial.trial.folder.exists() for planned_trial in trials):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")
     if missing := sum(planned_trial.trial.needs_training() for planned_trial in trials):

@@ -11,12 +11,12 @@ from transformer_pl.trials.flops import short_number, short_numbers
 
 
 class Shown(Protocol):
-    """A score, as cells show it."""
+    """What cells need to know of a score to show it."""
 
     @property
     def title(self) -> str: ...
     @property
-    def digits(self) -> int: ...  # behind the point, at least
+    def digits(self) -> int: ...  # at least so many after the decimal point
     @property
     def lower_is_better(self) -> bool: ...
 
@@ -54,7 +54,7 @@ def short(value: float | None) -> str:
 
 
 def title(row: TableRow) -> str:
-    """The name of the row, marked where it is exempt from a property."""
+    """The name of the row, marked if a component of it breaks a property on purpose."""
     return marked(row.title, row.results.exempt)
 
 
@@ -67,7 +67,7 @@ def flops(row: TableRow) -> str:
 
 
 def printed(name: str, form: str = "") -> Callable[[TableRow], str]:
-    """What the paper printed for the same row. form: empty: in three digits and a unit."""
+    """A function for what the paper printed beside a row. form: its format; empty: three digits and a unit."""
 
     def text(row: TableRow) -> str:
         value: float | None = getattr(row.published, name, None)
@@ -103,7 +103,7 @@ def difference_interval(row: ScoredRow) -> str:
 
 
 def _interval(row: ScoredRow, estimate: Estimate | None, sign: str = "") -> str:
-    """Its ends. sign: `+z` writes one before positive numbers, too."""
+    """The two ends of a confidence interval. sign: `+z` writes a sign before positive numbers, too."""
     if estimate is None:
         return ""
     form = f"{sign}.{digits(estimate, row.measure)}f"
@@ -111,13 +111,13 @@ def _interval(row: ScoredRow, estimate: Estimate | None, sign: str = "") -> str:
 
 
 def digits(estimate: Estimate | None, measure: Shown) -> int:
-    """How many digits behind the point a number and its interval have: so many that no end looks like zero."""
+    """How many digits a number and its interval have after the decimal point, so that no end is rounded to zero."""
     ends, fewest = estimate.interval() if estimate else (), measure.digits
     return next((n for n in range(fewest, fewest + 3) if all(end == 0 or round(end, n) for end in ends)), fewest + 3)
 
 
 def score_difference(row: ScoredRow) -> str:
-    """The score minus base's, marked with `*` where significant; `-` where it is not known; nothing of base itself."""
+    """The score minus base's, marked with `*` where significant; `-` where it is not known; empty for base."""
     difference = row.difference()
     if difference is None:
         return "" if row.is_base else "-"
@@ -147,9 +147,10 @@ def detectable(row: ScoredRow) -> str:
 
 
 def verdict(margin: float, row: ScoredRow) -> str:
-    """Whether the row is equal to base within a margin, better, or worse. Empty where seeds tell nothing.
+    """Whether a row is equal to base within a margin, better, worse or undecided. Empty without several seeds.
 
-    It is equal where its simultaneous interval, which here may also cross zero, is within the margin on both sides.
+    It is equal if its simultaneous interval lies within the margin on both sides of zero. For this the interval is not
+    cut at zero, as it is elsewhere for a row with a star.
     """
     if row.score is None or row.score.difference is None or not row.score.difference.parts:
         return ""
@@ -172,7 +173,7 @@ def unmeasured(row: RowResults) -> str:
 
 
 def seed_counts(row: TableRow) -> str:
-    """Finished seeds, of how many if some are not finished, and how many failed or diverged: `2/3, 1 diverged`."""
+    """How many seeds are finished (`3`; `2/3` if one of three is not), failed or diverged: `2/3, 1 diverged`."""
     done, planned, states = len(row.results.done), len(row.results.results), row.results.states
     ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := states.count(state))]
     return ", ".join([f"{done}" if done == planned else f"{done}/{planned}", *ended])
@@ -185,7 +186,7 @@ def params(rows: Sequence[TableRow]) -> list[str]:
 
 
 def marked(name: str, exempt: str | None) -> str:
-    """The name of a row, marked where it is exempt from a property."""
+    """The name of a row, marked if `exempt` says that a component of it breaks a property on purpose."""
     return name + EXEMPT if exempt else name
 
 

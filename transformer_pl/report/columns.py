@@ -1,7 +1,7 @@
 """The table of a sweep, in the columns of the paper's Table 3 and beside the numbers that the paper printed.
 
-A row shows where it differs from base, in the paper's numbers whatever the scale. A value that was not measured is
-never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
+A row shows the settings in which it differs from base, with the paper's sizes at every scale. A value that was not
+measured is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
 """
 
 import itertools
@@ -47,17 +47,17 @@ def table_of(
 ) -> Table:
     """The table of a sweep from the results that are there, beside the paper's (see `paper_table`).
 
-    folder: the sweep's, which knows what was planned when its training started.
+    folder: the sweep's folder, which says what was planned when the training started.
     """
     rows = row_results(sweep, planned, split)
     paper = paper_table(sweep.base.data, sweep.name, with_paper)
     if paper and paper.split != split and split == "test":
-        paper = None  # what it prints is of the other set
+        paper = None  # the paper's scores are of the validation set
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
     unit = task_of(sweep.base.data).unit
     leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
     for prepared in dict.fromkeys(trial.prepared for trial in planned):
-        with suppress(InputError):  # it is not here
+        with suppress(InputError):  # the dataset is not on this machine
             leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"], unit))
     return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed], sweep.reference, margin)
 
@@ -140,7 +140,7 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         return [record[key] for record in records]
 
     def column(name: str, cell: Cell, key: str, meaning: str = "", rank: int | None = None, **options: Any) -> Column:
-        """name, cell: the heading, and the text of a row. key: of its values. rank, options: those of a Column."""
+        """name: the heading. cell: gives the text of a row. key: of the values in records. rank: the `drop_rank`."""
         return Column(name, [cell(row) for row in rows], key, values(key), meaning, rank, **options)
 
     def measured(name: str, cell: Cell, *about: Any, **options: Any) -> Column:
@@ -157,7 +157,7 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         return Column(name, cells.setting_cells(key, rows), key, values(key), drop_rank=0)
 
     title, main, difference = measure.title, f"{split}/{measure.name}", f"{split}/{measure.name}.difference"
-    differs = "What differs from base; an empty cell is as base. (A) to (E) are the paper's labels, and its sizes."
+    differs = "What differs from base; an empty cell is as base. Sizes and labels such as (A) are the paper's."
     star, dagger = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
     signatures = " and ".join(dict.fromkeys(result.signature for row in rows for result in row.results.done))
     better = " Lower is better." if measure.lower_is_better else ""
@@ -178,14 +178,22 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         measured("PPL", cells.perplexity, f"{split}/ppl.mean", likelihood, 10, page=5),
         *itertools.chain.from_iterable(mean_of(name, f"{split}/{key}", rank=6) for key, name in task.others.items()),
         measured(title, cells.score, f"{main}.mean", scored, page=1),
-        column(f"{title} 95 %", cells.row_interval, f"{main}.low", "For this row alone.", 9, page=1, below=True),
+        column(
+            f"{title} 95 %",
+            cells.row_interval,
+            f"{main}.low",
+            "The 95 % interval is for this row alone.",
+            9,
+            page=1,
+            below=True,
+        ),
     ]
     if paper and paper.split == "test" and split != "test":
         columns += mean_of(f"test {title}", f"test/{measure.name}", "Of the test set.")
         for key, name in task.others.items():
             columns += mean_of(f"test {name}", f"test/{key}", rank=7)
     if paper and any(row.flops for row in paper.rows):
-        columns.append(measured("FLOPs", cells.flops, "flops", "Of the matrix products of a training."))
+        columns.append(measured("FLOPs", cells.flops, "flops", "Of a training; only matrix products count."))
     verdicts = []
     if margin is not None:
         key = f"{difference}.within.{margin:g}"
@@ -203,9 +211,9 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
     if paper:
         source, others = f"The paper's number for the same row: {paper.source}.", paper.others
         also = f" Others: {', '.join(f'{row.label} {row.score:g}' for row in others)}." if others else ""
-        cost, of_test = "Training time, times GPUs, times their sustained rate.", paper.split == "test"
+        cost, of_test = "Training time, times the number of GPUs, times their sustained rate.", paper.split == "test"
         score, key = (f"paper test {title}", f"test/{measure.name}") if of_test else (f"paper {title}", measure.name)
-        printed, of_base, change = cells.printed, "Minus the paper's base.", f"paper/{measure.name}.difference"
+        printed, of_base, change = cells.printed, "The paper's row minus its base.", f"paper/{measure.name}.difference"
         columns += [
             column("paper PPL", printed("ppl", ".2f"), "paper/ppl", f"{source} It is per wordpiece.", 3),
             column(score, printed("score", ".1f"), f"paper/{key}", source + also, 5),

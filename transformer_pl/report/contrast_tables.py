@@ -26,12 +26,12 @@ from transformer_pl.report.statistics import (
 )
 from transformer_pl.runtime.errors import InputError
 
-MOST_ROWS = 40  # whose pairs are compared
+MOST_ROWS = 40  # the most rows that --pairs compares
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A difference, as the cells of a row show it."""
+    """An effect, which is a difference of scores, in the form that cells show."""
 
     title: str
     measure: Shown
@@ -49,7 +49,7 @@ class Effect:
         return self.estimate.value
 
     def record(self) -> dict[str, Any]:
-        """For programs."""
+        """The numbers of the effect for programs."""
         low, high = self.estimate.interval()
         found = {"difference": self.estimate.value, "difference.low": low, "difference.high": high}
         return found | {"difference.p": self.p_value}
@@ -61,7 +61,7 @@ class Compared(NamedTuple):
     names: Sequence[str]
     samples: Sequence[Sample]
     measure: Shown
-    most: float  # that a difference can be
+    most: float  # the largest difference that is possible
 
 
 def compared_rows(rows: Sequence[RowResults]) -> Compared:
@@ -97,7 +97,10 @@ def _checked(
 
 
 def pairs_table(compared: Compared, as_records: bool = False) -> Table:
-    """Every row against every other, with one correction: a triangle; as_records: a line for each pair."""
+    """Every row against every other, with one correction for all pairs.
+
+    The table is a triangle; with `as_records` it has a line for each pair.
+    """
     names, samples, measure, most = compared
     if not 2 <= len(names) <= MOST_ROWS:
         raise InputError(f"--pairs: must be of 2 to {MOST_ROWS} rows, not {len(names)}")
@@ -116,9 +119,7 @@ def pairs_table(compared: Compared, as_records: bool = False) -> Table:
         columns.append(Column(str(j + 1), texts))
     found_in = sum(map(_is_found, effects.values()))
     said = f"A difference in {measure.title} is found for {found_in} of {len(pairs)} pairs of rows."
-    note = (
-        f"The row minus that of the column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
-    )
+    note = f"Each cell: row minus column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
     return Table(columns, [note], summary=said)
 
 
@@ -136,10 +137,10 @@ class Factor(NamedTuple):
 
 
 def factors_table(rows: Sequence[RowResults], base: int | None, margin: float | None = None) -> Table:
-    """The effects of two or three factors whose combinations are the rows, and whether one changes that of another.
+    """The effects of two or three factors whose combinations are the rows, and the interactions of these factors.
 
-    base: the row whose levels others are compared with; None: the first. Raises an InputError for rows that are no such
-    product.
+    base: the row whose levels others are compared with; None: the first. Raises an InputError for rows that are not all
+    combinations.
     """
     factors = find_factors([row_settings(row.config) for row in rows], base or 0)
     compared = compared_rows(rows)
@@ -161,7 +162,7 @@ def factors_table(rows: Sequence[RowResults], base: int | None, margin: float | 
     ]
     columns += [Column(key=key, values=[effect.record()[key] for effect in every]) for key in every[0].record()]
     note = "A main effect is a mean over the levels of the other factors; an interaction is by how much one level "
-    note += "changes the effect of another one. Each kind has one correction."
+    note += "changes the effect of another one. p is corrected for all effects of one kind."
     return Table(columns, [note], summary=_said(effects["interaction"], margin))
 
 
@@ -170,7 +171,7 @@ def _is_found(effect: Effect) -> bool:
 
 
 def _said(interactions: Sequence[Effect], margin: float | None) -> str:
-    """What the interactions show."""
+    """A sentence on what the interactions show."""
     measure = interactions[0].measure
     widest = max(abs(one.estimate.value) + one.estimate.half_width(one.estimate.level) for one in interactions)
     if found := sum(map(_is_found, interactions)):
@@ -181,7 +182,7 @@ def _said(interactions: Sequence[Effect], margin: float | None) -> str:
 
 
 def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Factor]:
-    """The two or three factors whose combinations the rows are. Raises an InputError where they are no such product."""
+    """The two or three factors of which the rows are all combinations. Raises an InputError where they are not."""
     by_levels: dict[tuple[int, ...], list[str]] = {}
     for key in dict.fromkeys(key for values in settings for key in values):
         texts = [str(values.get(key)) for values in settings]

@@ -30,8 +30,8 @@ LOOKS: list[dict[str, Any]] = [
     for colour, marker in zip(COLOURS, "osD^vPX", strict=True)
 ]
 NAME_WIDTH = 34  # characters in a line of a row's name
-BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # the axes
-matplotlib.use("agg")  # no window, also where Optuna draws
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # where the legend is: beside the axes
+matplotlib.use("agg")  # open no window, not even where Optuna draws
 matplotlib.rcParams.update(
     {
         **{"font.size": 9, "svg.fonttype": "none", "pdf.fonttype": 42, "savefig.dpi": 200, "savefig.bbox": "tight"},
@@ -45,8 +45,8 @@ DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure ove
 CURVES = "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights."
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
 DIFFERENCES = (
-    "Where an interval crosses zero, the row may be better or worse than base. That of a row whose seeds spread unlike "
-    "those of all others may reach beyond the picture."
+    "Where an interval crosses zero, the row may be better or worse than base. The interval of a row whose seeds "
+    "spread unlike those of all others may reach beyond the picture."
 )
 
 
@@ -107,7 +107,7 @@ def forest(rows: Sequence[ScoredRow], printed: Sequence[float | None]) -> Drawin
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     usual = [end for interval, score in zip(intervals, scores, strict=True) if not score.is_outlier for end in interval]
-    if len(usual) < 2 * len(scores):  # a wild row would make all others small
+    if len(usual) < 2 * len(scores):  # one row with a wide interval would make all others small
         shown = np.array([*usual, *values, *filter(None, of_paper)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
     marks = "filled: p < 0.05" + ("; cross: paper" if any(value is not None for value in of_paper) else "")
@@ -135,7 +135,7 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
         final, end = fmean(results.values("val/ppl")), max(result.steps for result in results.done)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.array([[seed[step] for step in common] for seed in by_seed])
-        fifth = len(common) // 5  # without the first one, beside which the ends would look alike
+        fifth = len(common) // 5  # left out: beside its high values the ends would look alike
         highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
         label = break_name(f"{results.name}: {final:.2f}")
         axes.plot(

@@ -10,7 +10,7 @@ from transformer_pl.report.figures import Drawing, save
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.files import write_atomically
 
-# Colours of the figures that follow the page's light or dark scheme.
+# Colours in the figures, and the variables of the page's light or dark scheme that replace them.
 SCHEME_COLOURS = {"#000000": "ink", "#ffffff": "paper", "#999999": "faint", "#cccccc": "line"}
 
 

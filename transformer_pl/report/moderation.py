@@ -6,13 +6,13 @@ from one law, a scaled inverse chi-square with d0 degrees of freedom around s0^2
 
     (d0 s0^2 + d s^2) / (d0 + d),     with d0 + d degrees of freedom.
 
-Taken as it is, this finds differences that are not there where spreads differ (report/README.md has the figures). So
-some things are more cautious here. The rows' spreads are taken to differ as much as is likely at most: d0 comes from
-the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of all d. No row gets a
-smaller variance than its own. A difference follows the Behrens-Fisher distribution, in which the variances of the two
-rows are uncertain each on its own, in place of a t law with the degrees of freedom of Satterthwaite. And a row whose
-variance is far from those of the others is an outlier (see `find_outliers`): it keeps its own variance, and does not
-inform the others.
+Where the rows' spreads differ, this method finds differences that are not there (report/README.md has the figures). So
+this module is more cautious in four ways. First, it assumes that the spreads differ as much as is likely at most: d0
+comes from the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of all d.
+Second, no row gets a smaller variance than its own. Third, a difference follows the Behrens-Fisher distribution, in
+which the variances of the two rows are uncertain each on its own, in place of a t law with the degrees of freedom of
+Satterthwaite. Fourth, a row whose variance is far from those of the others is an outlier (see `find_outliers`): it
+keeps its own variance, and does not inform the others.
 """
 
 import math
@@ -24,10 +24,10 @@ import numpy as np
 from scipy import optimize, special, stats
 
 CAUTION = 0.6  # the confidence of the bound on how much the rows' variances differ
-FEWEST_ROWS = 5  # with several seeds: fewer say too little of how much rows differ
+FEWEST_ROWS = 5  # rows with several seeds: fewer say too little about how much their spreads differ
 MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
 LEAST_FREEDOM, MOST_FREEDOM = 0.2, 20.0  # of the law that outliers are found by
-OUTLIER_LEVEL = 0.05  # of the test by which they are found
+OUTLIER_LEVEL = 0.05  # of the test for outliers
 NODES = 32  # of the quadrature over an uncertain variance; its error is below 1e-3 of a p-value
 
 
@@ -56,16 +56,16 @@ def moderate(own: SeedVariance, prior: Prior) -> SeedVariance:
 
 
 def variance_of(values: Sequence[float] | np.ndarray) -> float:
-    """The sample variance, exactly 0 of equal values: rounding of their mean would look like some variation."""
+    """The sample variance. It is exactly 0 for equal values, whose rounded mean could make them seem to vary."""
     return float(np.var(np.asarray(values) - values[0], ddof=1))
 
 
 def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
-    """The law of the rows' variances from seed to seed; None of fewer than FEWEST_ROWS.
+    """The law of the rows' variances from seed to seed; None for fewer than FEWEST_ROWS.
 
-    log s^2 has the mean log sigma^2 + digamma(d/2) - log(d/2), and trigamma(d/2) of its variance is of chance. The rest
-    of its variance over the rows is that of log sigma^2, trigamma(d0/2). Rows that do not vary at all are left out, and
-    so are the outliers.
+    log s^2 has the mean log sigma^2 + digamma(d/2) - log(d/2), and chance contributes trigamma(d/2) to its variance.
+    The rest of its variance over the rows is that of log sigma^2, which is trigamma(d0/2). Rows that do not vary at
+    all are left out, and so are the outliers.
     """
     outliers = find_outliers(rows)
     varying = [row for row in rows if row.variance > 0 and row not in outliers]
@@ -82,7 +82,7 @@ def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
 
 
 def find_outliers(rows: Sequence[SeedVariance]) -> frozenset[SeedVariance]:
-    """The variances, of FEWEST_ROWS or more, that are too far from the others for one law.
+    """The variances that are too far from the others for one law; none among fewer than FEWEST_ROWS.
 
     s^2 / s0^2 has the law F(d, d0). Its median and its 20 to 80 % range, which a few outliers do not move, are fitted
     to those of the rows. Then each row is tested, on both sides, with Holm's correction.
@@ -115,7 +115,7 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def inverse_trigamma(variance: float, most: float) -> float:
-    """The x with trigamma(x) = variance; `most` where x is larger, or there is no variance."""
+    """The x with trigamma(x) = variance; `most` where x would be larger, or where variance is not above zero."""
     if variance <= special.polygamma(1, most):
         return most
     return math.exp(
@@ -127,8 +127,8 @@ def upper_tail(x: float, parts: Sequence[SeedVariance], fixed: float) -> float:
     """P(E > x) for x >= 0, where E is a sum of independent errors: for each part a Student's t with its freedom, times
     the root of its variance, and a normal one of variance `fixed`.
 
-    Given the true variances, V_i / g_i with g_i from the law of chi-square over its freedom, E is normal. Its tail is
-    averaged over them.
+    Given the true variances, V_i / g_i with g_i from the law of chi-square over its freedom, E is normal. The tail
+    of this normal law is averaged over the g_i.
     """
     variance, weight = np.array([fixed]), np.ones(1)
     for part in parts:
@@ -152,8 +152,8 @@ def upper_quantile(level: float, parts: tuple[SeedVariance, ...], fixed: float) 
 
 @cache
 def _gamma_nodes(freedom: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of an average over chi-square / freedom. The nodes are dense where it is small: the tails are
-    made there."""
+    """Nodes and weights of an average over chi-square / freedom. The nodes are dense where it is small, because
+    small values make the tails."""
     v, weights = np.polynomial.legendre.leggauss(NODES)
     v = (v + 1) / 2
     nodes = stats.gamma.ppf(v**4, freedom / 2) / (freedom / 2)

@@ -1,4 +1,4 @@
-"""The notes under a table: at most four, of what a reader must know to believe it."""
+"""The notes under a table: at most four, which say what a reader must know to believe the table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from transformer_pl.trials.convergence import FALLEN
 from transformer_pl.trials.result import exemptions
 
 SETS = {"val": "validation set", "test": "test set"}
-FEWEST_ORDERED = 8  # rows beside the paper's, of which the table says how far they stand in its order
+FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 
 
 def summary(rows: Sequence[ScoredRow], base: str = "base") -> str:
@@ -72,7 +72,7 @@ def margin_note(margin: float, rows: Sequence[ScoredRow]) -> str:
 
 
 def _difference_in_words(difference: Estimate, measure: Shown) -> tuple[str, str, str]:
-    """Its size, its direction, and its interval."""
+    """The size of a difference, its direction, and its interval."""
     form = f".{digits(difference, measure)}f"
     low, high = sorted(abs(end) for end in difference.interval())
     return (
@@ -83,7 +83,10 @@ def _difference_in_words(difference: Estimate, measure: Shown) -> tuple[str, str
 
 
 def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]], measure: Shown) -> str:
-    """Which difference would have been found in rows, given by title. An outlier may have found far less."""
+    """Which true difference would have been found in the undecided rows, and in outliers that find less.
+
+    undecided: for each row its title, its comparison with base, and its difference from base.
+    """
     usual = [difference.detectable for _, score, difference in undecided if not score.is_outlier]
     usual = usual or [difference.detectable for _, _, difference in undecided]
     form = f".{measure.digits}f"
@@ -99,7 +102,10 @@ def _power_in_words(undecided: Sequence[tuple[str, RowComparison, Estimate]], me
 
 
 def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
-    """What the table has, or lacks, beside what was planned when its training started; by `plan.tested_by`."""
+    """What was added to the table or left out since its training started.
+
+    tested, now: what the table tested at that time and tests now, as `plan.tested_by` returns it.
+    """
     if not tested:
         return ""
     changes = []
@@ -111,7 +117,7 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
     if not changes:
         return ""
     note = (
-        f"Changed after training had started: {'; '.join(changes)}. Where the results decided on that, p is too small"
+        f"Changed after training had started: {'; '.join(changes)}. If the results decided this change, p is too small"
     )
     if not set(now["seeds"]) <= set(tested["seeds"]):
         note += ": adding seeds until a row is significant finds differences that are not there"
@@ -157,7 +163,7 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
 
 
 def _speed_note(rows: Sequence[TableRow]) -> str:
-    """How fast the first row was trained, where it is known what its GPU can do."""
+    """How fast the first row was trained, if the peak of its GPU is known."""
     known = [result for row in rows[:1] for result in row.results.done if result.of_peak and result.tokens_per_s]
     if not known:
         return ""
@@ -177,14 +183,14 @@ def _stopped_note(rows: Sequence[TableRow]) -> str:
 
 
 def _watching_note(rows: Sequence[TableRow]) -> str:
-    """Which callbacks were believed to change nothing."""
+    """Which callbacks the user has declared to change no result."""
     callbacks = [callback for row in rows for callback in row.results.config.trainer.callbacks]
     watching = dict.fromkeys(callback.path for callback in callbacks if not callback.in_identity)
     return f"Declared to change no result (in_identity: false): {', '.join(watching)}." if watching else ""
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:
-    """How far our differences from base stand in the paper's order; nothing of few rows, nor of equal values."""
+    """How far our differences from base are in the order of the paper's; empty for few rows or equal values."""
     known = [
         (ours, printed)
         for row in rows
@@ -217,7 +223,10 @@ def _convergence_note(rows: Sequence[TableRow]) -> str:
 
 
 def significance_note(rows: Sequence[ScoredRow], units: str = "") -> str:
-    """What the mark, the p-values and the intervals are of. units: what a set consists of; empty: not known."""
+    """What the mark and the p-values mean, and what the intervals cover.
+
+    units: what the evaluation set consists of, such as sentences; empty: not known.
+    """
     compared = [row.score for row in rows if row.score]
     seeds = sorted({len(row.scores) for row in rows if row.scores})
     if not seeds:
@@ -240,7 +249,7 @@ def significance_note(rows: Sequence[ScoredRow], units: str = "") -> str:
 
 
 def _units(rows: Sequence[TableRow]) -> str:
-    """What a set consists of."""
+    """What the evaluation set consists of: sentences, or a unit such as documents."""
     task = task_of(rows[0].results.config.data)
     return "sentences" if task.has_source else f"{task.unit}s"
 
@@ -269,7 +278,7 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
     if untested:
         sentences.append(
-            f"{counted(len(untested), 'row')} cannot be tested: this takes several seeds if base has, and else one."
+            f"{counted(len(untested), 'row')} cannot be tested: a row needs several seeds if base has them, else one."
         )
     if any(row.dataset != results[0].dataset for row in results):
         sentences.append("Rows on different datasets are not compared.")
@@ -280,13 +289,13 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
     sizes = [row.sentences.shape[1] for row in results if row.sentences is not None]
     if sizes and min(sizes) < FEWEST_SENTENCES:
         few = f"A {SETS[rows[0].results.split]} of {min(sizes)} {_units(rows)} is too small for intervals and tests"
-        sentences.append(f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide them.")
+        sentences.append(f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide long ones.")
     sentences.append(machines_note([machine for row in results for machine in row.machines]))
     return " ".join(filter(None, sentences))
 
 
 def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
-    """In what the trials of a table differ that is no part of their identity. machines: of the trials."""
+    """How the machines of trials differ, which is no part of an identity. machines: `Trial.machine` of each trial."""
     differing = []
     for key in machines[0] if machines else ():
         values = dict.fromkeys(str(machine[key]) for machine in machines if machine[key])

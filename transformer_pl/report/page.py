@@ -25,9 +25,9 @@ from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
-ATTENTION_SENTENCES = 4  # whose attention is shown
+ATTENTION_SENTENCES = 4  # sentences whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language, with EOS or BOS
-LOG_LINES = 40  # of each trial
+LOG_LINES = 40  # that are shown of the end of each trial's log
 
 
 def write_page(
@@ -82,8 +82,10 @@ def _trial(sweep: Sweep, planned_trial: PlannedTrial) -> dict[str, Any]:
 
 
 def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
-    """A few sentences that rows translate differently, with the translation by each row that was evaluated on the
-    sentences of the first one; of language models the texts that they continue differently."""
+    """A few sentences that rows translate differently, or texts that language models continue differently.
+
+    A row that was evaluated on other sentences than the first row is left out.
+    """
     text, rows, task = None, [], task_of(sweep.base.data)
     for planned_trial in shown:
         with suppress(InputError):  # the dataset or the translations are not here
@@ -105,7 +107,7 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
 
 
 def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
-    """For a few short ones of the translated sentences the text, the tokens, and the weights by row and site.
+    """For a few short validation sentences: the text, the tokens, and the attention weights by row and site.
 
     shown: one trial per row. A row is left out if its tokenizer is another, or its weights are not finite or not here.
     """
@@ -125,11 +127,11 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
 
 
 def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
-    """The text and the tokens of each, without weights yet, and a batch of it alone."""
+    """For each sentence its text and tokens, without weights yet, and a batch that holds this sentence alone."""
     split, (sources, targets) = prepared.split("val"), prepared.text("val")
     text, vocabulary = sources if any(sources) else targets, prepared.tokenizer.vocabulary()
     longer, sentence = split.longer, split.target.sentence
-    is_whole = np.bincount(sentence)[sentence] == 1  # and no piece of a document
+    is_whole = np.bincount(sentence)[sentence] == 1  # not a piece of a document
     short = [i for i in evenly_spaced(len(longer), TRANSLATED_SENTENCES) if longer[i] <= MAX_LENGTH and is_whole[i]]
     sentences = []
     for i in short[:ATTENTION_SENTENCES]:
@@ -140,7 +142,7 @@ def _short_sentences(prepared: Prepared) -> list[tuple[dict[str, Any], Batch]]:
 
 
 def _pack(weights: torch.Tensor) -> dict[str, Any]:
-    """weights (layers, heads, queries, keys) as base64 of a signed byte each: 127 is `largest`, at least 1."""
+    """weights (layers, heads, queries, keys) as base64 of signed bytes: 127 means `largest`, which is at least 1."""
     layers, heads = weights.shape[:2]
     largest = max(1.0, weights.abs().max().item())
     data = (weights * (127 / largest)).round().to(torch.int8).numpy().tobytes()

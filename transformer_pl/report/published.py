@@ -50,8 +50,11 @@ class PublishedTable(Section):
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
     def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
-        """The printed row of each config. Each stands once: beside the config that is trained as base is, or else the
-        first. None stands beside one that differs from base in its data or in a component of its training, too."""
+        """The printed row beside each config; None where there is none.
+
+        A printed row stands once: beside the config that is trained as base is, or else beside the first. A config that
+        differs from base in its data or in a component of its training has no printed row.
+        """
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         places = sorted(range(len(configs)), key=lambda place: _unmatched_settings(configs[place]) != training)
         for place in places:

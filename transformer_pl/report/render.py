@@ -47,7 +47,7 @@ class Table(NamedTuple):
     notes: Sequence[str] = ()
     rows: Sequence[Any] = ()  # what all this is made from; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
-    headings: Mapping[int, str] = MappingProxyType({})  # between rows: by the place of the row below it
+    headings: Mapping[int, str] = MappingProxyType({})  # headings between rows, by the place of the row below
 
     @classmethod
     def of_records(cls, records: Sequence[dict[str, Any]]) -> "Table":
@@ -77,7 +77,7 @@ class Table(NamedTuple):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """One for each row, for programs."""
+        """A record of each row, for programs."""
         columns = [column for column in self.all_columns if column.key]
         rows = zip(*(column.values for column in columns), strict=True)
         return [dict(zip([column.key for column in columns], row, strict=True)) for row in rows]
@@ -183,5 +183,5 @@ _LATEX |= {c: "\\" + c for c in "&%$#_{}"}
 def _latex(text: str) -> str:
     """Escape the special characters of LaTeX, and set a hyphen before a number as a minus."""
     escaped = "".join(_LATEX.get(character, character) for character in text.replace("`", ""))
-    escaped = escaped.replace("--", "-{}-")  # an option, and no dash
+    escaped = escaped.replace("--", "-{}-")  # two hyphens of an option, which are not a dash
     return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", escaped)

@@ -5,7 +5,8 @@
       - {row: base, name: eight heads}
       - {row: h=4, name: four heads, published: {bleu: 25.5, source: "Vaswani et al. 2017, Table 3"}}
 
-`row` is what differs from base, as the table calls it. The file changes what is printed, and no id or folder.
+`row` is what differs from base, as the table calls it. The file changes only what is printed: ids
+and folders stay the same.
 """
 
 from pathlib import Path
@@ -23,7 +24,7 @@ from transformer_pl.runtime.files import read_yaml
 
 
 class Published(Section):
-    """A number that others have printed for a row: its metric is a key of its own."""
+    """A number that others have printed for a row, under the name of its metric as the key: `bleu: 25.5`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -53,16 +54,16 @@ class Entry(Section):
 
 
 class RowNames(Section):
-    """The content of such a file."""
+    """The content of a file of row names."""
 
     rows: list[Entry]
 
     def of_rows(self) -> list[Entry]:
-        """The entries that are no headings."""
+        """The entries that name a row."""
         return [entry for entry in self.rows if entry.row]
 
     def headings(self) -> dict[int, str]:
-        """By the place of the row that it stands before."""
+        """Each heading, by the place of the row that it stands above."""
         places = [sum(bool(entry.row) for entry in self.rows[:index]) for index in range(len(self.rows))]
         return {place: entry.heading for place, entry in zip(places, self.rows, strict=True) if entry.heading}
 

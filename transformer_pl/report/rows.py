@@ -23,8 +23,8 @@ from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
 
 ALPHA = 0.05  # level of significance
-FEWEST_SENTENCES = 20  # of a set that has intervals: the mean of fewer pseudo-values may be far from a normal one
-LEARNED = 1.0  # a base whose score is below it has learned next to nothing: nothing is compared with it
+FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
+LEARNED = 1.0  # a base with a lower score has learned next to nothing, and no row is compared with it
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
 
@@ -40,11 +40,11 @@ class RowResults(NamedTuple):
     name: str = ""  # what differs from base: `h=4`
     split: str = "val"  # the set that is reported
     title: str = ""  # the user's own name for it; empty: none
-    text: Any = None  # identifies the text of this set; None: its keys do
+    text: Any = None  # identifies the text of this set; None: the keys of the dataset do
 
     @property
     def dataset(self) -> Any:
-        """What decides on which sentences the row is evaluated."""
+        """What identifies the sentences that the row is evaluated on."""
         keys = ("task", *CORPUS, "source", "target", self.split)
         return self.text or [getattr(self.config.data, key) for key in keys]
 
@@ -78,18 +78,18 @@ class RowResults(NamedTuple):
         return mean([result.flops for result in self.done])
 
     def has_tokens_of(self, other: "RowResults") -> bool:
-        """Whether it has the tokens of another row, as far as that is known."""
+        """Whether the row has the same tokens as another row, as far as that is known."""
         known = {result.vocabulary for row in (self, other) for result in row.done if result.vocabulary}
         return len(known) <= 1
 
     @property
     def has_learned(self) -> bool:
-        """Whether the row is finished, and its score is not below LEARNED. Of a loss nothing is known."""
+        """Whether the row is finished and its score is at least LEARNED; for a loss it is enough to be finished."""
         return bool(self.scores) and (self.measure.lower_is_better or (mean(self.scores) or 0.0) >= LEARNED)
 
     @property
     def convergence(self) -> Convergence | None:
-        """The mean over the seeds; None where it is not known."""
+        """How far the loss still fell, as the mean over the seeds; None where it is not known."""
         return convergence.mean_convergence(self.endings)
 
     @property
@@ -114,7 +114,7 @@ class TableRow:
     score: RowComparison | None
     loss: RowComparison | None
     printed_base: PublishedRow | None = None  # what the paper's differences are to
-    is_reference: bool = False  # whether `is_base` is so because --base names it
+    is_reference: bool = False  # whether it is the base because --base names it
 
     @property
     def measure(self) -> Measure:
@@ -140,7 +140,7 @@ class TableRow:
 
     @property
     def title(self) -> str:
-        """The name of the row, after a letter of the paper's table: `(A) h=4`. A word of the paper stands alone."""
+        """The name of the row, after its letter in the paper's table: `(A) h=4`; or the paper's word for it: `big`."""
         label = self.label
         if self.results.title:
             return self.results.title + (" (reference)" if self.is_reference else "")
@@ -183,7 +183,7 @@ def read_row(config: Config, trials: Sequence[Trial], name: str = "", split: str
 
 
 def _text_of(config: Config, trials: Sequence[Trial], split: str) -> Any:
-    """What identifies the text of a set, whatever the training text is; None where that is not known by its files."""
+    """What identifies the text of a set, whatever the training text is; empty if digests of its files are not known."""
     fingerprint: dict[str, Any] = next(
         (inputs["data"] for trial in trials if "data" in (inputs := trial.identity_inputs())), {}
     )

@@ -1,7 +1,7 @@
 """The table of anyone's runs: a CSV file with a line for each run, such as an export of W&B, MLflow or a spreadsheet.
 
-A row of the table is what its runs share in some columns of the file. Its runs are a sample of seeds; nothing is known
-of the sentences that they were evaluated on.
+Runs with equal values in some columns of the file are one row of the table. They are a sample of seeds. The sentences
+that they were evaluated on are not known.
 """
 
 import csv
@@ -21,8 +21,8 @@ from transformer_pl.report.statistics import RowComparison, compare_samples, sam
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import counted
 
-BASES = ("base", "baseline")  # rows that are the base where none is named
-MOST_ROWS = 500  # more are hardly rows: each run has a value of its own
+BASES = ("base", "baseline")  # names that make a row the base where --base names none
+MOST_ROWS = 500  # with more rows, --row surely names a column in which each run has its own value
 SHOWN = 5  # names of missing runs in a note
 MISSING = ("", "nan", "none", "null", "n/a", "na", "-", "inf", "-inf", "+inf", "infinity", "-infinity")
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # 1,234.5
@@ -66,7 +66,7 @@ class RunsRow:
     is_base: bool
     score: RowComparison | None
     of_base: Sequence[float]
-    still_falls: bool = False  # not known
+    still_falls: bool = False  # whether runs had converged is not known
 
     def difference(self) -> float | None:
         if self.is_base or not self.scores or not self.of_base:
@@ -75,7 +75,7 @@ class RunsRow:
 
 
 def runs_table(path: Path, options: RunsOptions) -> Table:
-    """The table of the runs in a file. Raises an InputError for a file, or options, that make none."""
+    """The table of the runs in a file. Raises an InputError for a file or options that make no table."""
     runs = read_runs(path, options)
     by_row: dict[str, list[Run]] = {}
     for run in runs:
@@ -87,7 +87,7 @@ def runs_table(path: Path, options: RunsOptions) -> Table:
     names = sorted(by_row, key=lambda name: name != base)  # base first; the others in the order of the file
     columns = [
         Column(key="name", values=names),
-        Column("row", names, meaning="Its runs share this; base comes first.", page=0),
+        Column("row", names, meaning="What the runs of a row share; base comes first.", page=0),
     ]
     tables = [_rows_of(metric, names, by_row, base, options) for metric in options.metric]
     for metric, rows in zip(options.metric, tables, strict=True):
@@ -106,7 +106,7 @@ def runs_table(path: Path, options: RunsOptions) -> Table:
 
 
 def read_runs(path: Path, options: RunsOptions) -> list[Run]:
-    """Read the runs of a file. Raises an InputError for what cannot be read, and for a run that stands there twice."""
+    """Read the runs of a file. Raises an InputError for what cannot be read, and for two runs of one row and seed."""
     header, lines, delimiter = _read_lines(path)
     wanted = [*options.row, *options.metric, *([options.seed] if options.seed else [])]
     if unknown := [name for name in dict.fromkeys(wanted) if name not in header]:
@@ -133,7 +133,7 @@ def read_runs(path: Path, options: RunsOptions) -> list[Run]:
 
 
 def _read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
-    """The heading, the other lines with their numbers, and what stands between cells."""
+    """The headings, the other lines with their line numbers, and the delimiter between cells."""
     if (address := str(path)).startswith(ONLINE_RUNS):
         from transformer_pl.train.wandb_run import runs_online  # wandb takes a second
 
@@ -164,9 +164,10 @@ def _read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str
 
 
 def _numbers(path: Path, name: str, texts: Sequence[str], lines: Sequence[int], delimiter: str) -> list[float | None]:
-    """The numbers of a column; None where one is missing. Raises an InputError for what is no number.
+    """The numbers of a column; None where one is missing. Raises an InputError for a text that is no number.
 
-    A comma is that of decimals where cells are not divided by commas, or some cell cannot be a number otherwise.
+    All commas are decimal commas if every number with a comma can be read so. One exception: if commas also divide the
+    cells, and every such number can be read with commas between thousands, they are commas between thousands.
     """
     with_comma = [text for text in texts if "," in text]
     is_decimal = bool(with_comma) and all(map(DECIMAL_COMMA.fullmatch, with_comma))
@@ -241,8 +242,8 @@ def _columns(metric: str, rows: Sequence[RunsRow], by_row: dict[str, list[Run]],
         done, total = len(row.scores), len(by_row[row.title])
         return f"{done}" if done == total else f"{done}/{total}"
 
-    spread, alone = f"Mean ± standard deviation. {better}", "For this row alone."
-    together = "Simultaneous: in 95 % of tables all contain the true differences."
+    spread, alone = f"Mean ± standard deviation. {better}", "The interval is for this row alone."
+    together = "Simultaneous intervals: in 95 % of tables all contain the true differences."
     power = "The true difference that these runs find in 80 % of cases."
     columns = [
         column(metric, cells.score, "mean", spread, page=1),

@@ -18,7 +18,7 @@ from transformer_pl.search.study import FOLDER, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
 
-SHOWN_TRIALS = 5  # whose translations and attention the page shows: base and the best
+SHOWN_TRIALS = 5  # base and the best trials, whose translations and attention the page shows
 
 
 def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
@@ -57,7 +57,7 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
 
 def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
-    with pyplot.rc_context():  # Optuna sets a style
+    with pyplot.rc_context():  # undoes the style that Optuna sets
         figure: Figure = plot(*args, **options).figure
     pyplot.close(figure)
     figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
@@ -84,6 +84,6 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
             planned.append(planned_trial._replace(name=trial_name(trial)))
     rows = [Row(planned_trial.name, [planned_trial.config], {}) for planned_trial in planned]
     done = [planned_trial for planned_trial in planned if planned_trial.trial.result()]
-    done.sort(key=lambda planned_trial: not same_row(planned_trial.config, search.base))  # base, and then the best
+    done.sort(key=lambda planned_trial: not same_row(planned_trial.config, search.base))  # base, then the best
     sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
     write_page(sweep, planned, table, folder, draw_search_plots(results), done[:SHOWN_TRIALS])

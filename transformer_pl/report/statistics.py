@@ -1,6 +1,6 @@
 """Statistics of corpus scores when both the seeds and the sentences of a row are a random sample.
 
-A corpus score is a function of sums over sentences: BLEU of ten integers, the loss of nats and tokens. Pseudo-values
+A corpus score is a function of sums over sentences: BLEU of ten counts, the loss of nats and tokens. Pseudo-values
 turn it into a mean over sentences (the jackknife of Tukey 1958, "Bias and confidence in not-quite large samples").
 With theta_s the score of seed s = 1..S on all n sentences and theta_s(-i) its score without sentence i,
 
@@ -50,8 +50,8 @@ class Metric(NamedTuple):
 
     score: Score
     columns: slice
-    reference_column: int  # depends on the references alone: where it differs, the sentences differ
-    lowest: float  # of all values that the score can have
+    reference_column: int  # its numbers depend on the references alone: if they differ, the sentences do
+    lowest: float  # the lowest value that the score can have
     highest: float
 
 
@@ -73,7 +73,7 @@ class Sample(NamedTuple):
 
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
-    references: np.ndarray | Sequence[float] = ()  # (n,) a number of each; rows on other ones are not compared
+    references: np.ndarray | Sequence[float] = ()  # (n,) a number of each reference; rows are compared on equal ones
     weights: Sequence[str] = ()  # (S,) the ids of the trained weights; empty: no other row has them
 
 
@@ -81,11 +81,11 @@ class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
 
     value: float
-    parts: tuple[SeedVariance, ...]  # by the seeds of the row, and by those of base where it has others; none: one seed
+    parts: tuple[SeedVariance, ...]  # by the seeds of the row, and of base if it has others; empty: one seed
     variance_by_sentences: float
     degrees_of_freedom: float | None = None  # of t; None: the law is that of `moderation.upper_tail`
     level: float = LEVEL  # of its interval
-    lowest: float = -math.inf  # of all values that it can have: the interval ends there
+    lowest: float = -math.inf  # no value can be lower, so that the interval ends there
     highest: float = math.inf
 
     @property
@@ -96,21 +96,22 @@ class Estimate(NamedTuple):
     def interval(self) -> tuple[float, float]:
         """The confidence interval value -+ `half_width`.
 
-        It is cut where no value can be, such as BLEU above 100: what is cut off has no true value in it.
+        It is cut to the values that are possible, such as BLEU up to 100, because the true value is one of them.
         """
         half_width = self.half_width(self.level)
         return max(self.lowest, float(self.value - half_width)), min(self.highest, float(self.value + half_width))
 
     def half_width(self, level: float) -> float:
-        """t SE, where t is a quantile of Student's t; or the quantile of the law in `moderation.upper_tail`."""
+        """t SE, where t is a quantile of Student's t; without degrees of freedom, the quantile of the law in
+        `moderation.upper_tail`."""
         if self.degrees_of_freedom is None:
             return moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
         return float(self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom))
 
     @property
     def p_value(self) -> float:
-        """2 P(T > |value| / SE) for Student's T: the two-sided test of a true value of zero; or by the tail of
-        `moderation.upper_tail`."""
+        """The two-sided test of a true value of zero: 2 P(T > |value| / SE) for Student's T; without degrees of
+        freedom, twice the tail of `moderation.upper_tail`."""
         if not self.standard_error:
             return float(self.value == 0)
         if self.degrees_of_freedom is None:
@@ -119,8 +120,8 @@ class Estimate(NamedTuple):
 
     @property
     def detectable(self) -> float:
-        """The true value that is found in 80 % of cases: as far above the interval's half width as 80 % of
-        the errors reach."""
+        """The true value that is found in 80 % of cases: the interval's half width, plus the shortfall that 80 % of
+        the estimates stay below."""
         return self.half_width(self.level) + self.half_width(2 * POWER - 1)
 
 
@@ -132,7 +133,7 @@ def sample(sentences: np.ndarray, score: Score) -> Sample:
 
 
 def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
-    """The mean of a row over its seeds. prior: of the rows of its table; None: its own variance counts alone."""
+    """The mean of a row over its seeds. prior: that of the rows of its table; None: only its own variance counts."""
     return _combine([(1, row)], prior)
 
 
@@ -140,8 +141,8 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
     """The mean of a row minus that of base, which was measured on the same sentences. prior: as for `estimate`.
 
     Rows that share their weights are compared within each seed: their differences have one variance by S seeds, and the
-    law of `moderation.upper_tail`, as that of Satterthwaite finds too much where S is 2. The prior does not count for
-    them: it is of how rows spread, and differences within a seed spread less, each by its own amount.
+    law of `moderation.upper_tail`, as that of Satterthwaite finds too much where S is 2. The prior is not used for
+    them: it says how trainings spread, but differences within a seed spread less, each by its own amount.
     """
     if shares_weights(row, base):
         within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo))
@@ -238,15 +239,15 @@ def compare_rows(
     weights: of each row, the ids of the trained weights by seed; empty: no rows share them.
 
     The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
-    variances that are moderated over the rows where there are enough (see moderation.py). Of rows with one
-    seed each, these very seeds are tested, on other sentences. p-values and intervals are of all rows together (see
+    variances that are moderated over the rows if these are enough (see moderation.py). If each row has one seed, the
+    test is of these very trainings on other sentences. p-values and intervals hold for all rows together (see
     `correct`).
 
-    There is no difference from base where the row was measured on other sentences, or `same_dataset` says so. Nor is
-    there one where one row has one seed and the other several: nothing is known of the variation of that one.
+    A row has no difference from base if it was measured on other sentences, or if `same_dataset` says so. It has none
+    either if one of the two has one seed and the other several, because one seed does not show how far a row spreads.
 
-    Rows that share the weights of base are compared with it within each seed. They tell nothing of how trainings
-    spread that base does not tell, and leave the other rows' variances as they are.
+    Rows that share the weights of base are compared with it within each seed. Their trainings are those of base, so
+    they do not count once more for the other rows' variances.
     """
     samples = samples_of(rows, metric)
     if weights:
@@ -255,12 +256,12 @@ def compare_rows(
 
 
 def samples_of(rows: Sequence[np.ndarray | None], metric: Metric) -> list[Sample | None]:
-    """The samples of rows, arrays (S, n, k + 2); None of a row that is None or has values that are not finite."""
+    """The samples of rows, arrays (S, n, k + 2); None for a row that is None or has values that are not finite."""
     return [_finite_sample(row, metric) for row in rows]
 
 
 def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
-    """A row of which the scores of its seeds alone are known. None of fewer than two seeds."""
+    """The sample of a row of which only the scores by seed are known; None for fewer than two seeds."""
     values = np.array(scores, float)
     return Sample(values, np.stack([values, values], 1)) if len(values) > 1 else None
 
@@ -300,14 +301,15 @@ def compare_samples(
 def correct(
     rows: Sequence[Sample], base: Sample, prior: Prior | None = None, most: float = math.inf
 ) -> list[tuple[Estimate, float]]:
-    """The difference of each row to base, with its p-value, both corrected for the number of rows. most: that there can
-    be.
+    """The difference of each row from base, with its p-value, both corrected for the number of rows.
 
-    The test steps down by the smallest p (Westfall and Young 1993, algorithm 2.8): the i-th smallest becomes the
-    probability that any of the p-values from it on would be as small if no row differed, and at least that of the one
-    before it. The probability of any false positive among them then stays below the level. The intervals are those of
-    the first step: in 95 % of tables all of them hold the true values. A row that a later step finds has an interval
-    that ends at zero.
+    most: the largest difference that is possible.
+
+    The test steps down from the smallest p (Westfall and Young 1993, algorithm 2.8). The i-th smallest becomes the
+    probability that, if no row differed, any of the p-values from the i-th on would be as small. It is never below the
+    corrected p-value before it. The probability of any false positive among them then stays below the level. The
+    intervals are those of the first step: in 95 % of tables all of them hold the true values. A row that a later step
+    finds has an interval that ends at zero.
     """
     differences = [difference(row, base, prior) for row in rows]
     return _stepped_down(differences, _levels_by_chance(rows, base, differences), most)
@@ -344,7 +346,7 @@ def _stepped_down(differences: Sequence[Estimate], by_chance: np.ndarray, most: 
     p_values = np.array([estimate.p_value for estimate in differences])
     order = np.argsort(p_values)
     by_chance = by_chance[:, order]
-    least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # of this row and those with a larger p
+    least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # least of this row and those with larger p
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
     corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
@@ -403,8 +405,8 @@ def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:
 def found_by_plan(spread: float, seeds: int, rows: int) -> float:
     """The true difference from base that a table finds in 80 % of cases, before it is trained.
 
-    spread: the standard deviation of all rows from seed to seed. rows: that are tested. Seeds alone vary; where there
-    are enough rows, they inform each other's spread.
+    spread: the standard deviation of all rows from seed to seed. rows: how many are tested. Only the variation over
+    seeds counts. If there are enough rows, they inform each other's spread.
     """
     freedom = (rows + 1) * (seeds - 1) if rows + 1 >= moderation.FEWEST_ROWS else 2 * (seeds - 1)
     own = SeedVariance(spread**2 / seeds, freedom)

@@ -31,9 +31,9 @@ from transformer_pl.search.study import counted_trials, trial_name
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial import Trial as TrialFolder
 
-RETRY_DRAW_S = 2.0  # after finding nothing to train, until the study is asked again
-MOST_HELD = 4  # drawn trials that cannot start yet; more would be drawn without knowing how they end
-UNLOCKED_S = 30.0  # a drawn trial may need this time to begin; then its process counts as dead
+RETRY_DRAW_S = 2.0  # wait before the study is asked again, after it had nothing to train
+MOST_HELD = 4  # drawn trials that wait for others; further draws would not know how these end
+UNLOCKED_S = 30.0  # a drawn trial must lock its folder in this time; otherwise its process counts as dead
 VALID_CONFIG = "valid config"  # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not
 
 
@@ -53,7 +53,7 @@ class SearchQueue(TrialQueue):
     search: what the sweep file asks for.
     study: where Optuna keeps the trials.
     runs: the runs folder.
-    sampler_of: gives the sampler that draws the trial of a number; None: the study's own sampler draws all.
+    sampler_of: takes the number of a trial and gives its sampler; None: the study's own sampler draws all.
     clock: gives seconds that only increase.
     """
 
@@ -71,13 +71,13 @@ class SearchQueue(TrialQueue):
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # the trials that are being trained, by the name of their folder
         self.held: list[DrawnTrial] = []  # trials that cannot start yet, because the same weights are being trained
-        self._folder = cache(partial(TrialFolder.at, runs))  # cached, as its lock knows when it saw a heartbeat last
+        self._folder = cache(partial(TrialFolder.at, runs))  # cached: its lock remembers the last heartbeat
         self._lock = FileLock(runs / "search.lock")  # one process at a time draws trials or puts them back
         self._unlocked: dict[int, float] = {}  # by number of another process's trial: since when it has had no lock
         self._next_draw = -math.inf
         with self._lock:
             for trial in counted_trials(study):
-                if trial.state == TrialState.FAIL:  # in an earlier command
+                if trial.state == TrialState.FAIL:  # it failed in an earlier command
                     studies.try_again(study, trial)
 
     def next(self, taken: set[str]) -> PlannedTrial | None:
@@ -146,7 +146,7 @@ class SearchQueue(TrialQueue):
         self.draws, self.held = {}, []
 
     def remaining(self) -> Remaining:
-        """The trials that wait or are still to be drawn: the mean cost of those that were drawn."""
+        """The trials that wait or are still to be drawn. Each counts with the mean cost of those drawn so far."""
         undrawn = max(0, self.search.run_cap - len(counted_trials(self.study))) + len(self.held)
         flops = [estimate.cost.flops for estimate in self.estimates.values()]
         return Remaining(undrawn, undrawn * mean(flops) if flops else 0.0)
@@ -184,7 +184,10 @@ class SearchQueue(TrialQueue):
         return None
 
     def _ask(self) -> Trial | None:
-        """Draw a trial from the study, or return None: several processes that drew at once would pass `run_cap`."""
+        """Draw a trial from the study, or return None if no more may be drawn.
+
+        The lock keeps processes that draw at the same time from exceeding `run_cap`.
+        """
         with self._lock:
             if not self._has_more():
                 return None
@@ -193,11 +196,11 @@ class SearchQueue(TrialQueue):
             return self.study.ask(dict(self.search.space))
 
     def _has_more(self) -> bool:
-        """Whether another trial may be drawn: always where one is enqueued, whatever has been drawn since."""
+        """Whether another trial may be drawn. One that is enqueued always may, even after `run_cap` trials."""
         return bool(self._trials(TrialState.WAITING)) or len(counted_trials(self.study)) < self.search.run_cap
 
     def _needs_training(self, draw: DrawnTrial) -> bool:
-        """Whether it is to be trained; if not, the study gets the outcome that is known."""
+        """Whether a trial is to be trained. If not, the study is told how it ended before."""
         trial, folder = draw.planned.trial, draw.planned.trial.folder.name
         if any(pruned.user_attrs.get(studies.FOLDER) == folder for pruned in self._trials(TrialState.PRUNED)):
             self._report(draw.trial, state=TrialState.PRUNED)
@@ -233,7 +236,7 @@ class SearchQueue(TrialQueue):
         return [trial for trial in self._trials(TrialState.RUNNING) if trial.number not in own]
 
     def _retry_orphans(self) -> None:
-        """Enqueue the trials of processes that died once more: those whose folders have been without a lock."""
+        """Enqueue once more the trials of dead processes: those whose folders had no lock for UNLOCKED_S."""
         now = self._clock()
         for trial in self._trials_of_others():
             folder = trial.user_attrs.get(studies.FOLDER)
@@ -244,7 +247,10 @@ class SearchQueue(TrialQueue):
                 self._put_back(trial, studies.try_once_more)
 
     def _put_back(self, trial: Trial | FrozenTrial, enqueue: RetryHeartbeatStaleTrialCallback) -> None:
-        """Enqueue a running trial once more. No other process finds it failed in between, and ends."""
+        """Enqueue a running trial once more.
+
+        Without the lock, another process could see the trial as failed in between, find nothing left, and end.
+        """
         with self._lock:
             if self._report(trial, state=TrialState.FAIL):
                 enqueue(self.study, self._frozen(trial))

@@ -36,7 +36,7 @@ class Goal(BaseModel, extra="forbid"):
 
 
 class EarlyTerminate(BaseModel, extra="forbid"):
-    """W&B's `early_terminate`, in validations: a trial may end after the first `min_iter`, and `eta` times as many."""
+    """W&B's `early_terminate`: a trial may end after `min_iter` validations, after `eta` times as many, and so on."""
 
     type: Literal["hyperband"]
     min_iter: Count = Field(None, validate_default=True)
@@ -99,7 +99,7 @@ class Search(BaseModel):
         return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.written_seed})]
 
     def single_changes(self) -> list[Config]:
-        """The base, and the configs that one choice, or one end of a range, makes of it."""
+        """The base, and every config in which one key has another choice or an end of its range."""
         configs = [self.base]
         for key, values in self.space.items():
             for value in _choices_or_ends(values):
@@ -183,7 +183,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         raise ValueError(unknown_key(str(key)))
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-    if key in PLUGINS and isinstance(parameter.get("value"), list | dict):  # Optuna has no such choices, but text
+    if key in PLUGINS and isinstance(parameter.get("value"), list | dict):  # Optuna takes no list as a choice, but text
         parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)
@@ -194,7 +194,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     kinds = {form.get("type") for form in schema.get("anyOf", [schema])}
     if "integer" in kinds and isinstance(values, FloatDistribution):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
-    if len(choices) > 1 and isinstance(values, CategoricalDistribution):  # a wrong end of a range is infeasible
+    if len(choices) > 1 and isinstance(values, CategoricalDistribution):  # a range's wrong end makes trials infeasible
         levels = [level for choice in choices for level in row_levels(path, {key: choice}, {})]
         if mistakes := [mistake for level in levels for mistake in type_errors(level)]:
             raise InputError(*dict.fromkeys(mistakes))
@@ -248,7 +248,7 @@ def _mistakes_of_base(search: Search) -> list[str]:
         try:
             create_trial(params={key: value}, distributions={key: search.space[key]}, value=0.0)
         except (ValueError, TypeError):
-            remedy = f"must have {value} in it, base's value at this scale, for base is trial 0; widen it"
+            remedy = f"must include {value}, base's value at this scale, because base is trial 0; widen it"
             mistakes.append(f"parameters.{key}: {remedy}")
     for name, direction in search.goals.items():
         if name not in known:

@@ -36,10 +36,10 @@ from transformer_pl.search.space import Search, read_search
 from transformer_pl.task import LOSSES
 
 JOURNAL = "study.journal"
-CONNECT_S = (1, 1, 0)  # after each attempt to open a database
+CONNECT_S = (1, 1, 0)  # the wait after each failed attempt to open a database
 
 MOST_STARTUP, DRAWN = 60, 2  # trials that `check_drawing` makes, and how many of them the sampler draws
-AWAY_S, AGAIN_S = 600.0, 2.0  # for how long a database may be away, and after which time it is asked again
+AWAY_S, AGAIN_S = 600.0, 2.0  # how long a database may not answer, and the wait before it is asked again
 
 SAMPLERS = {
     "tpe": optuna.samplers.TPESampler,
@@ -77,7 +77,7 @@ warnings.simplefilter("ignore", ExperimentalWarning)
 warnings.filterwarnings("ignore", "Clip non-finite|The constraint value|Constraints have been set")
 
 try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
-try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # as the trial itself may kill its process
+try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # only once, as the trial may have killed its process
 
 
 def create_study(search: Search, folder: Path, url: str | None) -> Study:
@@ -97,7 +97,7 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
     file = folder / JOURNAL if url is None else _sqlite_file(url)
-    if file and not file.exists():  # Optuna would make it
+    if file and not file.exists():  # Optuna would create it
         return None
     try:
         return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))
@@ -106,7 +106,10 @@ def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
 
 
 class _Journal(JournalFileBackend):
-    """A journal whose writing no signal interrupts: Optuna would raise another error for it, or leave the lock."""
+    """A journal that no signal interrupts while it writes.
+
+    Optuna would turn the signal into an error of another kind, or would leave its lock behind.
+    """
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         with postponed():
@@ -114,7 +117,7 @@ class _Journal(JournalFileBackend):
 
 
 def _patiently(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that asks a database again while it does not answer, as where it restarts."""
+    """The method of a database, with new tries while the database does not answer, such as during its restart."""
 
     @wraps(method)
     def ask(*arguments: Any, **named: Any) -> Any:
@@ -143,7 +146,10 @@ for _name in (*BaseStorage.__abstractmethods__, "_get_trials"):
 
 
 def _open(url: str | None, folder: Path) -> BaseStorage:
-    """Open the journal or the database. Of processes that create its tables at once, all but one fail at first."""
+    """Open the journal or the database.
+
+    If several processes create the tables of a database at once, all but one fail at first, and then try again.
+    """
     if url is None:
         return JournalStorage(_Journal(str(folder / JOURNAL)))
     for wait_s in CONNECT_S:
@@ -174,7 +180,7 @@ def check_url(url: str | None) -> None:
 
 
 def _sqlite_file(url: str) -> Path | None:
-    """The file of a URL of SQLite, without a name for a database in memory; None for that of a server."""
+    """The file that a URL of SQLite names, or a path without a name for one in memory; None for the URL of a server."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         return None
@@ -194,7 +200,7 @@ def _study_name(search: Search, folder: Path) -> str:
 def sampler(search: Search, words: Sequence[str] | None, number: int = 0) -> BaseSampler:
     """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method.
 
-    number: that of the trial to draw, which matters where each trial is drawn by its own seed (see `seed_of`).
+    number: the number of the trial to draw, by which it gets a seed of its own if the sampler has one (see `seed_of`).
     """
     words = words or ["random" if search.method == "random" else "tpe"]
     if (seed := seed_of(words)) is not None:
@@ -209,8 +215,8 @@ def sampler(search: Search, words: Sequence[str] | None, number: int = 0) -> Bas
 def seed_of(words: Sequence[str] | None) -> int | None:
     """The seed of a sampler; None without one, and for `qmc`, which keeps its place in the study.
 
-    Each trial is drawn by a seed of its own, made of this and its number, whichever process draws it: a sequence of
-    Optuna's would begin anew in each process.
+    Each trial is drawn with a seed of its own, which is made of this seed and the number of the trial. So the draw does
+    not depend on which process makes it; Optuna's own sequence would begin anew in each process.
     """
     name, *options = words or [""]
     seeds = [word.partition("=")[2] for word in options if word.startswith("seed=")]
@@ -281,7 +287,7 @@ def state_of(trial: FrozenTrial) -> str:
 
 
 def counted_trials(study: Study) -> list[FrozenTrial]:
-    """The trials that count towards `run_cap`: neither those that wait, nor those that another trial repeats."""
+    """The trials that count towards `run_cap`: all but those that wait and those that a later trial repeats."""
     latest = {shown_number(trial): trial for trial in study.get_trials(deepcopy=False)}
     return [trial for trial in latest.values() if trial.state != TrialState.WAITING]
 

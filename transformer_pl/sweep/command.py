@@ -30,7 +30,7 @@ class SweepCommand:
     console: Console
 
     def workers(self, configs: Iterable[Config], trial_count: int) -> Workers:
-        """This machine, divided among trials with these configs. Raises an InputError for what it lacks."""
+        """This machine, divided among trials with these configs. Raises an InputError for what the machine lacks."""
         options, trainers = self.options, [config.trainer for config in configs]
         return divide_machine(trainers, trial_count, options.parallel, options.devices, options.per_device)
 
@@ -43,7 +43,7 @@ class SweepCommand:
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.
 
-        configs: of its trials. ended: how many trials of the sweep need no training.
+        configs: those of the queue's trials. ended: how many trials of the sweep need no training.
         """
         left = queue.remaining().trials
         workers = self.workers(configs, left)
@@ -61,8 +61,8 @@ class SweepCommand:
     ) -> int:
         """Print a table, write it with its page, send both to W&B, and say how to upload what was kept offline.
 
-        draw_page, send: called where the folder has the page of another table, or none, and never after an
-        interruption (any exit code but 0 and 1), which must end soon. trials: their folders.
+        draw_page, send: called if the folder does not have the page of this table yet, but not after an interruption
+        (any exit code but 0 and 1), because an interrupted command must end soon. trials: the folders of the trials.
 
         Returns the exit code of the command: 1 in place of 0 where nothing can be written.
         """

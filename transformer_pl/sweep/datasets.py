@@ -35,7 +35,7 @@ def survey_datasets(datasets: Iterable[tuple[Data, Prepared]], console: Console)
 def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     task = task_of(data)
     scored, unit = task.scoring(data), task.unit
-    unused = cut = 0  # of training: known once it is prepared
+    unused = cut = 0  # of the training set, known once it is prepared
     if prepared.is_counted():
         description, counts = prepared.meta["corpus"], prepared.meta["splits"]
         train = prepared.split("train")

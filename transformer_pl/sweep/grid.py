@@ -36,7 +36,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content).compared_with(options.base)
     command = GridCommand(options, sweep_folder(sweep, options), console)
     if names := read_row_names(options.file, None):
-        arranged(sweep, [], names)  # a name that no row has is a mistake before anything starts
+        arranged(sweep, [], names)  # raises an InputError for a name that no row has, before anything starts
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
@@ -66,7 +66,7 @@ class GridCommand(SweepCommand):
     """The command on a grid; with --retune it plans and trains twice."""
 
     def show_plan(self, sweep: Sweep) -> Plan:
-        """Plan the sweep and print the plan. Raises an InputError for what cannot run, or not on this machine."""
+        """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
         options, trials = self.options, plan_trials(sweep, self.options.runs)
         missing = self.trials_to_train(trials)
         workers = None
@@ -78,7 +78,7 @@ class GridCommand(SweepCommand):
         if sweep.matches_flops:
             check_match((row.name, found.passes) for row, found in zip(sweep.rows, rehearsals, strict=True))
         passes = {row: found.passes for row, found in enumerate(rehearsals)}
-        lines: list[str] = []  # of datasets that are not prepared here; else `train` prepares them
+        lines: list[str] = []  # about datasets, which only --plan prints here; else `train` prepares them
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
         finished = [result for _, result in finished_trials(options.runs)]
@@ -99,7 +99,7 @@ class GridCommand(SweepCommand):
         return [planned for planned in trials if planned.trial.needs_training()]
 
     def others_train(self, plan: Plan) -> bool:
-        """Of a worker, which does not wait for them: whether other commands still train some of the trials."""
+        """Whether this command is a worker, which waits for no others, and others still train some of the trials."""
         return self.options.worker and any(planned.trial.lock.is_held() for planned in plan.trials)
 
     def train(self, plan: Plan) -> int:
@@ -149,12 +149,12 @@ class GridCommand(SweepCommand):
 
 
 def difference_found(plan: Plan) -> str:
-    """Which difference from base so many seeds would find: by the spread of finished trials, or the scale's record."""
+    """Which difference from base the planned seeds would find, if they spread as finished trials or the scale's did."""
     sweep, measure = plan.sweep, task_of(plan.sweep.base.data).measure
     bases = {planned.identity.weights for planned in plan.trials if planned.row == sweep.base_row}
     rows = len({planned.row for planned in plan.trials if planned.identity.weights not in bases})
     seeds = max(len(row.configs) for row in sweep.rows)
-    if seeds < 2 or not rows:  # rows that share base's weights differ by less than seeds do
+    if seeds < 2 or not rows:  # `rows` leaves out those with base's weights: they differ by less than seeds do
         return ""
     from transformer_pl.report.moderation import FEWEST_ROWS  # scipy takes half a second
     from transformer_pl.report.statistics import found_by_plan, usual_spread

@@ -33,7 +33,7 @@ class Launch:
     queue: TrialQueue
     workers: Workers
     view: ProgressView
-    waits: bool  # for trials that other commands train
+    waits: bool  # whether it waits for trials that other commands train
     running: dict[int, RunningTrial] = field(default_factory=dict)  # by worker, 0 to workers.count - 1
 
     def run(self) -> int:
@@ -88,7 +88,7 @@ class Launch:
             del self.running[worker]
             end(process)
             ending = _ending(process, planned, asked=deadline is not None)
-            if ending == "failed":  # or dropped, as this command stood still and another one has taken the trial over
+            if ending == "failed":  # or dropped: another command has taken it over while this one stood still
                 ending = self.queue.ended_elsewhere(planned) or ending
             if ending == "failed" and planned.trial.lock.is_held():
                 self.queue.hold(planned)
@@ -103,7 +103,7 @@ class Launch:
             ask_to_end(process)
 
     def _ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
-        if ending == "failed" and planned.trial.state() not in ("failed", "running"):  # it could not say so
+        if ending == "failed" and planned.trial.state() not in ("failed", "running"):  # the trial could not say so
             with suppress(OSError):  # a full disk
                 planned.trial.set_status("failed", why=description.partition(";")[0])
         self.queue.ended(planned, ending)

@@ -71,8 +71,8 @@ def divide_machine(
 
     trainers: of all trials. Every worker gets as many devices as the trial with the most `trainer.devices` needs.
     parallel: None for as many as there are GPUs, or cores where none is used.
-    devices: how many GPUs are divided; or how many cores where no GPU is used, to which trials are pinned then. None:
-    all, and none is pinned. per_device: how many trials share a GPU, each pinned to cores of its own.
+    devices: how many GPUs are divided, or, where no GPU is used, how many cores, to which trials are then pinned. None:
+    all of them, without pinning. per_device: how many trials share a GPU, each pinned to cores of its own.
 
     Raises one InputError for everything that these trainer sections ask for and this machine lacks.
     """
@@ -128,7 +128,7 @@ def end_all(processes: Sequence[BaseProcess], seconds: float) -> None:
     with suppress(Stopped):
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
-    install_handler(lambda *_: None)  # not SIG_IGN, by which SIGHUP would stay ignored
+    install_handler(lambda *_: None)  # not SIG_IGN: SIGHUP would stay ignored
     for process in processes:
         end(process)
     install_handler(raise_stopped)

@@ -53,7 +53,7 @@ def read_options(words: list[str]) -> SweepOptions | Path:
         "again continues where it was stopped. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    file = "a sweep file, or the name of one that ships: table3_A"
+    file = "a sweep file, or the name of a shipped one, such as table3_A"
     parser.add_argument("file", metavar="FILE", type=sweep_file, nargs="?", help=file)
     add_sweep_options(parser)
     run = parser.add_argument_group("how they run")
@@ -70,7 +70,7 @@ def read_options(words: list[str]) -> SweepOptions | Path:
     run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
     sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
     run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
-    worker = "end when nothing is left that no other command trains; the last one prints the table"
+    worker = "do not wait for trials that other commands train; the last command prints the table"
     run.add_argument("--worker", action="store_true", help=worker)
     with_pairs = ("NAME", "KEY=VALUE")
     search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
@@ -79,7 +79,7 @@ def read_options(words: list[str]) -> SweepOptions | Path:
     pruner = "none, median, halving or hyperband, with its options (the file's early_terminate, or none)"
     search.add_argument("--pruner", nargs="+", metavar=with_pairs, help=pruner)
     folder = parser.add_argument_group("without a FILE")
-    listing = "list what is in the runs folder, how large it is, and what nothing needs"
+    listing = "list what is in the runs folder, how large it is, and what is no longer needed"
     folder.add_argument("--list", action="store_true", help=listing)
     given = vars(parser.parse_args(words))
     if bool(given["file"]) == (listed := given.pop("list")):

@@ -42,7 +42,7 @@ class ProgressView:
         self._shown_s = time.monotonic()
         columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
         self.bars = _Bars(*columns, console=console, auto_refresh=False, transient=True, expand=True)
-        self.bars.speed_estimate_period = 3600.0  # seconds: a step is seen when it is logged
+        self.bars.speed_estimate_period = 3600.0  # seconds: long, because steps are seen only when they are logged
         self.bars.add_task("the sweep", total=1.0, visible=False)  # as a share of its FLOPs
         (self.whole,) = self.bars.tasks
 

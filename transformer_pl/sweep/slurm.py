@@ -1,7 +1,8 @@
 """Submits a sweep to SLURM: a job array, each task of which runs the same sweep command as a worker.
 
-A worker trains what no other trains, on all that its task has, and ends when nothing is left. Before its time limit,
-and when it is preempted, it saves and is requeued. The workers share the sweep as any commands on one runs folder do.
+A worker uses all resources of its task. It trains trials that no other worker is training, and ends when none is left.
+Before its time limit, and when it is preempted, it saves and is requeued. The workers share the sweep as any commands
+on one runs folder do.
 """
 
 import re
@@ -49,8 +50,8 @@ def task_count(options: SweepOptions, trial_count: int) -> int:
 def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
     """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
 
-    False where nothing is left to train. options: of the sweep command. folder: of the sweep. Raises an InputError for
-    mistakes in the file of --slurm, and where sbatch refuses the job.
+    If nothing is left to train, it ends only with --plan. options: of the sweep command. folder: of the sweep. Raises
+    an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
     """
     sbatch_options = read_options(options.slurm)
     tasks = task_count(options, trial_count)
@@ -79,10 +80,10 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
 
 
 def read_options(path: Path | None) -> dict[str, str | None]:
-    """The options of sbatch for one task, from a YAML file: `partition: long`. Which there are, sbatch itself says.
+    """The options of sbatch for one task, from a YAML file: `partition: long`. sbatch itself checks their names.
 
-    The value of `exclusive: true` is None, as of `exclusive:`; `exclusive: false` is left out. Raises an InputError for
-    those that the sweep sets, and for what cannot be an option.
+    `exclusive: true` and `exclusive:` give None, and `exclusive: false` is left out. Raises an InputError for options
+    that the sweep sets itself, and for what cannot be an option.
     """
     options = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
     mistakes = [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
@@ -124,5 +125,5 @@ def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, wo
 
 
 def _quoted(value: str) -> str:
-    """A value as sbatch reads it in a script: as a shell does, but that a backslash counts between quotes, too."""
+    """A value quoted for sbatch, which reads quotes as a shell does, but with a backslash as an escape inside, too."""
     return value if value == shlex.quote(value) else "'" + re.sub(r"([\\'])", r"\\\1", value) + "'"

@@ -1,1 +1,1 @@
-"""One trial: its config and cost, its identity, its folder, how it ended; what `--list` sees."""
+"""One trial: its config and cost, its identity, its folder and how it ended; and the list of all (`--list`)."""

@@ -1,16 +1,16 @@
 """Convergence: whether a training still learned when its steps ended.
 
-The validation loss is that of the weights that would be scored, which decode.average may average. Late in
-a training it is close to a line over the logarithm of the step, for the learning rate of equation 3 falls as a power of
-it. The line through the validations of the last two fifths of the steps has as its slope the median of the slopes
-between all pairs of them (Theil 1950, Sen 1968): one bad validation does not move it. The fall is what this line loses
-over the last fifth, from 0.8 T to T steps:
+The validation loss is that of the weights that would be scored, which decode.average may average. Late in a training it
+is close to a line over the logarithm of the step, because the learning rate of equation 3 falls as a power of the step.
+A line is fitted to the validations of the last two fifths of the steps. Its slope is the median of the slopes between
+all pairs of them (Theil 1950, Sen 1968), which one bad validation does not move. The fall is what this line loses over
+the last fifth, from 0.8 T to T steps:
 
     loss = a + b log(step),     fall = -b log(T / 0.8 T),
 
-in nats per token. A fall of 0.01 nats is 1 % of the perplexity. A share of the loss would be another measure on every
-text: it depends on how well the text can be predicted at best. Where a curve bends, the line falls somewhat more than
-the curve: a row is sooner called unconverged than converged.
+in nats per token. A fall of 0.01 nats is 1 % of the perplexity. The fall is not taken as a share of the loss, because
+the loss depends on how well a text can be predicted at best. Where a curve bends, the line falls somewhat more than the
+curve, so that in doubt a row is called unconverged.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from transformer_pl.trials.records import ConvergenceRecord
 from transformer_pl.trials.trial import Trial
 
 FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
-FALLEN = 0.2  # the share of the steps, at their end, over which the fall is
+FALLEN = 0.2  # the share of the steps, at their end, over which the fall is taken
 LIMIT = 0.01  # nats per token: a training that falls by more has not converged
 NOISES = 2  # a fall must also exceed this many standard errors
 

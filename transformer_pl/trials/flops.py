@@ -58,10 +58,10 @@ def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> l
 def share_of_peak(
     config: Config, cost: Cost, lengths: tuple[float, float], tokens_per_s: float, gpus: Sequence[str]
 ) -> float | None:
-    """The rate of a training as a share of what the GPUs of its nodes multiply at most in half precision.
+    """The speed of a training as a share of the peak of its GPUs, for matrix products in half precision.
 
-    cost: of the whole training. lengths: the mean tokens per sentence of source and target.
-    tokens_per_s: target tokens. gpus: the names of those of a node. None where no peak is known.
+    cost: of the whole training. lengths: the mean tokens per sentence of source and target. tokens_per_s: target tokens
+    a second. gpus: the names of the GPUs of a node. None in full precision, and where no peak is known.
     """
     peaks = [peak_flops(gpu) for gpu in gpus]
     if config.trainer.precision == "32-true" or not peaks or None in peaks:

@@ -19,8 +19,9 @@ from transformer_pl.config import (
 from transformer_pl.config.option_files import file_digests, option_contents
 from transformer_pl.runtime.digests import value_digest
 
-# Of the trainer's keys, these change a result: precision its numbers, val_every too (a validation draws a number from
-# the generator of a CPU's dropout, and decode.average averages over validations), the others what is measured.
+# These keys of the trainer change a result. precision changes its numbers. So does val_every, because a validation
+# draws a number from the generator of a CPU's dropout, and decode.average averages over validations. val_sample
+# changes what is measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample")
 CORE_REVISION = 5  # raised whenever the core's numerics change: older results are then no longer reused
 
@@ -60,7 +61,7 @@ def describe_difference(config: Config, base: Config) -> str:
 
 
 def identity_callbacks(config: Config) -> list[Callback]:
-    """The callbacks that are part of the identity: all that do not say that they only watch."""
+    """The callbacks that are part of the identity: all but those that only watch (in_identity: false)."""
     return [callback for callback in config.trainer.callbacks if callback.in_identity]
 
 
@@ -91,8 +92,8 @@ class Identity:
         return value_digest(inputs)
 
 
-# The fingerprint of the data identifies the dataset, so that keys which only name it are left out. So are keys that
-# enter as the effective sizes and steps which they multiply.
+# Keys that only name the dataset are left out, because the fingerprint of the data identifies it. So are the keys of
+# sizes and steps, which enter as the effective values that they give.
 _CORPUS_KEYS = tuple(f"data.{key}" for key in CORPUS)
 _CORPUS_NAME_KEYS = ("data.path", "data.hub", "data.name")
 _HUB_KEYS = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder

@@ -1,4 +1,4 @@
-"""`sweep --list`: what lies in a runs folder, how large it is, and what of it nothing needs. It removes nothing."""
+"""`sweep --list`: what lies in a runs folder, how large it is, and what is no longer needed. It removes nothing."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from transformer_pl.trials.trial import TRIAL_FOLDER, Trial, trial_id
 
 
 def list_runs(runs: Path, console: Console) -> None:
-    """Print the sweeps, trials and datasets of a runs folder, and what nothing needs. Other files are left out."""
+    """Print the sweeps, trials and datasets of a runs folder, and what is not needed. Other files are left out."""
     plans = {folder: plan for folder in _folders(runs / "sweeps") if "trials" in (plan := read_plan(folder))}
     trials, datasets = _trials(runs), _datasets(runs)
     files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials), *datasets)}
@@ -55,9 +55,10 @@ def list_runs(runs: Path, console: Console) -> None:
 
 
 def find_unneeded(runs: Path) -> dict[Path, str]:
-    """The trials without a result that no process holds, and the datasets that no other trial names; with the reasons.
+    """The trials and datasets that are no longer needed, with the reasons.
 
-    A diverged trial has ended: it is needed, and so is every dataset while a trial has not said which it uses.
+    A trial is not needed if it has no result and no process trains it. A diverged trial has ended, and is needed. A
+    dataset is not needed if no other trial names it, but all are while some other trial has not named its dataset yet.
     """
     trials = _trials(runs)
     found = {

@@ -17,7 +17,7 @@ from filelock import SoftFileLease, Timeout
 from transformer_pl.runtime.errors import InputError
 
 HEARTBEAT_S, DEAD_S = 10.0, 30.0
-INSTANT_S = 2.0  # seconds for which a process that only looks may hold it
+INSTANT_S = 2.0  # seconds; a process that only checks the lock may hold it so long
 
 
 class LockLost(Exception):
@@ -39,7 +39,7 @@ class TrialLock:
         try:
             with self._observed.acquire(timeout=0):
                 return False
-        except (Timeout, PermissionError):  # another user's cannot be taken
+        except (Timeout, PermissionError):  # it is another user's, and cannot be taken
             return True
 
     @contextmanager

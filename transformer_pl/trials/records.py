@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-HUGE = 1e100  # numbers are smaller: their sums do not overflow. An infinite perplexity is null
+HUGE = 1e100  # all numbers are smaller, so that sums do not overflow; an infinite perplexity is stored as null
 OPEN = ConfigDict(strict=True, extra="allow")
 
 Number = Annotated[float, Field(gt=-HUGE, lt=HUGE, allow_inf_nan=False)]
@@ -32,7 +32,7 @@ def infinite_as_null(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def null_as_infinite(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored metrics with null read as infinity, which only the perplexity of a training that goes on can be."""
+    """Stored metrics with null read as infinity. Only a perplexity can be infinite in a training that goes on."""
     return {name: math.inf if value is None else value for name, value in metrics.items()}
 
 

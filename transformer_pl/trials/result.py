@@ -1,4 +1,4 @@
-"""What a trial has resulted in: `result.json`, which is written and read here alone."""
+"""The result of a trial: `result.json`, which only this module writes and reads."""
 
 import math
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def _not_huge(value: float) -> float:
 
 
 Metric = Annotated[
-    float,  # infinite in place of null
+    float,  # null is read as infinity
     BeforeValidator(lambda value: math.inf if value is None else value),
     AfterValidator(_not_huge),
     PlainSerializer(finite_or_none),
@@ -49,7 +49,7 @@ class Result(BaseModel):
     stopped_early: bool = False
     flops: Amount
     tokens_per_s: Amount | None  # target tokens that were trained on
-    of_peak: Amount | None = None  # as a share of what its GPUs can multiply; None: not known
+    of_peak: Amount | None = None  # the speed as a share of the peak of its GPUs; None: not known
     wall_s: Amount
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
     convergence: ConvergenceRecord | None = None  # None: not known

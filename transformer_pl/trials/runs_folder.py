@@ -46,10 +46,10 @@ def finished_trials(runs: Path) -> list[FinishedTrial]:
 
 
 def corpus_of_trials(data: Data, runs: Path) -> Corpus:
-    """The corpus that `data` names, or, where it is not on this machine, what finished trials on it know of it.
+    """The corpus that `data` names, or, where it is not on this machine, what finished trials have recorded of it.
 
-    That is its fingerprint, by which they are found. Raises the InputError of `open_corpus` where no trial knows it,
-    and another one where trials know several.
+    That is its fingerprint, which is enough to find these trials. Raises the InputError of `open_corpus` where no trial
+    has recorded it, and another one where trials have recorded different ones.
     """
     try:
         return open_corpus(data)
@@ -104,7 +104,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 def _ids_in_sweeps(runs: Path, name: str) -> set[str]:
     """The ids of the trials that `SWEEP/ROW/sSEED` names; a sweep by its name, or by its folder, such as table3-A@demo.
 
-    Without `/sSEED` every seed of the row.
+    Without `/sSEED` they are those of every seed of the row.
     """
     ids = set()
     for path in (runs / "sweeps").glob("*/plan.json"):

@@ -110,7 +110,7 @@ class Trial:
         return read_json(self.folder / "env.json", records.Environment)
 
     def machine(self) -> dict[str, Any]:
-        """What the rounding of the result depends on beside the identity; None for what is not known.
+        """What the rounding of the result depends on, apart from the identity; None for what is not known.
 
         On a GPU the threads do not matter.
         """
@@ -149,13 +149,13 @@ class Trial:
 
     @cached_property
     def lock(self) -> TrialLock:
-        """The lock that the process holds which trains the trial."""
+        """The lock that a process holds while it trains the trial."""
         return TrialLock(self.folder)
 
     # Files that the result is made from
 
     def save_weights(self, state: "Mapping[str, Tensor]") -> None:
-        """Write a state dict to WEIGHTS, atomically, as the umask lets. Tensors that share memory become several."""
+        """Write a state dict to WEIGHTS, atomically and by the umask. Tensors that share memory become separate."""
         from safetensors.torch import save
 
         self.lock.check()

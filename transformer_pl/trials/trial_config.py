@@ -1,4 +1,4 @@
-"""From what the user wrote to the config that is trained. Every command that plans or trains a trial goes this way."""
+"""Makes the config that is trained from what the user wrote, for every command that plans or trains a trial."""
 
 from collections.abc import Iterable
 
@@ -51,7 +51,7 @@ def match_flops(config: Config) -> Config:
     """
     if config.optim.match == "steps":
         return config
-    kind = config.model.N_encoder and None  # of an encoder the base has its own; without one it has none
+    kind = config.model.N_encoder and None  # None: the base's own encoder; 0: none, as here
     base = Model(width=config.model.width, depth=config.model.depth, N_encoder=kind)
     models = base, config.model
     passes = [(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in models]

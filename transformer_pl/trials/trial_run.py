@@ -33,7 +33,7 @@ def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> d
 def check_code(config: Config, trial: Trial) -> None:
     """Raise an InputError unless the code of the model, its intervention and the task is that of the trial.
 
-    No module is imported: the config may be a stranger's, and name any.
+    No module is imported, because the config may be a stranger's and name any module.
     """
     trained = trial.identity_inputs().get("parts", {})
     components = custom_components(config.model) | custom_components(config.decode)

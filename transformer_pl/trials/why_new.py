@@ -12,10 +12,10 @@ Inputs = Mapping[str, Any]  # as in `Identity.inputs`; keys at their default are
 
 
 def why_new(inputs: Inputs, trial: Trial) -> str | None:
-    """How a new trial differs from the finished trial that is most similar, of those of the same row and seed.
+    """How a new trial differs from the most similar finished trial of the same row and seed.
 
     inputs: those of the new trial's identity. The result reads `the code of ffn changed; optim.warmup 400 -> 800`; it
-    is None where no such trial has at most MOST_DIFFERENCES.
+    is None where every such trial has more than MOST_DIFFERENCES differences, or where there is none.
     """
     name = trial.folder.name.rpartition("-")[0]
     others = [Trial(path.parent) for path in trial.folder.parent.glob(f"{name}-*/identity.json")]
