@@ -102,6 +102,12 @@ def test_the_same_command_trains_nothing_again(smoke):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_a_plan_to_train_all_again_counts_the_time_of_all(smoke):
+    planned = forked.command("sweep", "sweeps/smoke.yaml", "--runs", smoke[0], "--rerun", "--plan")
+    (time,) = [line for line in planned.stdout.splitlines() if line.startswith("time: ")]
+    assert "4 to train" in planned.stdout and "0:00" not in time.split()
+
+
 def test_report_prints_the_table_the_sweep_wrote(smoke):
     runs, _ = smoke
     for form, name, how in (("md", "table.md", command), ("csv", "results.csv", forked.command)):

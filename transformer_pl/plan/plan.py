@@ -227,7 +227,7 @@ def _trainings(missing: Sequence[PlannedTrial], done: Sequence[PlannedTrial]) ->
 
     If finished trials are among the missing ones, to be trained again, then all of them do.
     """
-    if any(planned in missing for planned in done):
+    if {planned.identity.trial for planned in done} & {planned.identity.trial for planned in missing}:
         return missing
     there = {planned.identity.weights for planned in done}
     return list(
