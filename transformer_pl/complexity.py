@@ -75,8 +75,8 @@ def read_options(argv: list[str]) -> argparse.Namespace:
 def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequence[str], dict[int, float]]:
     """The columns of Table 1 for the encoder's self-attention layer.
 
-    Returns the orders that its class states, or nothing, and by length the seconds that it takes, forward and backward,
-    for one sequence. Lengths that do not fit into memory are left out.
+    Returns the orders of growth that the class of the layer states, if it does. Also returns, by length, the seconds
+    that one sequence takes, forward and backward. Lengths that do not fit into memory are left out.
     """
     import torch
     from torch.utils.benchmark import Timer

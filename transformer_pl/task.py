@@ -58,7 +58,7 @@ class Measure(NamedTuple):
     digits: int = 1  # behind the point in tables, at least
 
     def score(self, sums: np.ndarray) -> np.ndarray:
-        """Scores (...) of the sums of what is stored of each sentence: k numbers, nats, tokens (..., k + 2)."""
+        """The scores (...) of what is stored of sentences, summed (..., k + 2): k numbers, nats, tokens."""
         return self.of_sums(sums if self.of_loss else sums[..., : self.numbers])
 
 
@@ -80,10 +80,10 @@ class Task(ABC):
     measure: ClassVar[Measure]
     others: ClassVar[dict[str, str]] = {}  # further metrics, with their titles in tables; higher is better
     described: ClassVar[str]  # what the measure is, for the note under a table
-    text: ClassVar[str] = "the task's own dataset"  # what is read where the data keys name none, for that note
-    published: ClassVar[str | None] = None  # the paper's rows: a file of report/published
+    text: ClassVar[str] = "the task's own dataset"  # for the same note: what is read if no data key names a text
+    published: ClassVar[str | None] = None  # the file of report/published with the paper's rows
     has_source: ClassVar[bool] = True
-    unit: ClassVar[str] = "pair"  # what one of the dataset is called
+    unit: ClassVar[str] = "pair"  # what an item of the dataset is called
 
     @abstractmethod
     def corpus(self, data: Data) -> Corpus:
@@ -107,7 +107,7 @@ class Task(ABC):
         return f"val/{self.measure.name}_sample"
 
     def scoring(self, data: Data) -> str:
-        """What the measure is, for the plan: where it depends on the dataset, more than `described`."""
+        """What the measure is, for the plan. A task whose measure depends on the dataset says more than `described`."""
         return self.described
 
     def sides(self, data: Data) -> tuple[str, str]:
@@ -144,7 +144,7 @@ def check_task(config: Config) -> None:
             rule = f"must be 0 for {name}, which has no source for an encoder; set model.N_encoder=0"
             mistakes.append(f"model.N_encoder = {'unset' if N is None else N}: {rule}")
         if config.trainer.val_sample:
-            rule = f"must be 0 for {name}, whose score is that of the whole loss; leave it out"
+            rule = f"must be 0 for {name}, which is scored by the loss of a whole set; leave it out"
             mistakes.append(f"trainer.val_sample = {config.trainer.val_sample}: {rule}")
         unused = {f"decode.{key}": getattr(config.decode, key) for key in ("beam", "alpha")}
         unused["model.cross_attention"] = config.model.cross_attention.path
@@ -159,7 +159,7 @@ def open_corpus(data: Data) -> Corpus:
     """The corpus of the task that `data` names: see `Task.corpus`.
 
     The path and the code of a task from outside of the project are part of the fingerprint, and so is the text that the
-    tokenizer learns from. Raises an InputError also where such a task fails.
+    tokenizer learns from. Raises an InputError also for any other error of such a task.
     """
     if data.vocabulary_from is not None:
         corpus = open_corpus(data.model_copy(update={"vocabulary_from": None}))
@@ -183,7 +183,7 @@ def open_corpus(data: Data) -> Corpus:
 def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
     """What the task's `score` returns, in Python's own numbers. Raises an InputError if it is not as `Scores` says.
 
-    A score of the loss is not among its metrics.
+    If the measure is of the loss (`of_loss`), its score is not among these metrics: the evaluation adds it.
     """
     measure = task_of(config.data).measure
     scores = task_of(config.data).score(hypotheses, references, config)
@@ -199,7 +199,7 @@ def checked_scores(hypotheses: Sequence[str], references: Sequence[str], config:
         is_right = False
     if not is_right:
         numbers = (
-            f"{measure.numbers} whole numbers from 0 for each line, to whose sums the measure gives the same score"
+            f"{measure.numbers} whole numbers from 0 for each line, from whose sums the measure computes the same score"
         )
         form = f"finite metrics with {measure.name}, and {numbers}"
         raise InputError(f"data.task = {config.data.task}: score must return {form}, not {shown(repr(scores))}; fix it")

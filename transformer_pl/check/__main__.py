@@ -1,8 +1,9 @@
 """Check a component:  python -m transformer_pl.check my_ablation.Alibi [option=value] [model.h=4]
 
-Builds small models around a component of the model, and measures the properties that each of them keeps. Whatever else
-a row may bring (an optimizer, a schedule, a loss, a tokenizer, a task, a callback, a logger) is rehearsed in a small
-training, by the laws of its kind. The sweep and train commands do the same before they train anything.
+Builds small models around a component of the model, and measures the properties that every component must keep.
+Whatever else a row may bring (an optimizer, a schedule, a loss, a tokenizer, a task, a callback, a logger) is
+rehearsed: a small training shows whether it keeps the laws of its kind, such as that a loss leaves out padding. The
+sweep and train commands do the same before they train anything.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from transformer_pl.train.rehearsal import INTERVENED, check_parts, own_parts
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
 LARGER = (
-    "What is larger than a slot, such as a layer, is derived from transformer_pl.model.Transformer: model.architecture"
+    "What is larger than a slot, such as a layer, goes into a class for model.architecture, derived from "
+    "transformer_pl.model.Transformer"
 )
 EXAMPLES = """\
 examples:
@@ -54,7 +56,7 @@ def main(argv: list[str]) -> int:
 def _measure(config: Config, where: str) -> int:
     """Measure the properties of a component of the model."""
     model = config.model
-    vocab_size = 1000  # a sweep checks a component of `embedding` with its own
+    vocab_size = 1000  # a sweep checks a component of `embedding` with the size of its vocabulary
     measured = isolated(component_names(model), measured_properties, model, vocab_size)
     exempted = {
         name: f"{component.path}: {why}"
@@ -74,14 +76,14 @@ def _measure(config: Config, where: str) -> int:
 
 
 def _rehearse(config: Config, where: str) -> int:
-    """Rehearse what lies around the model. What was found before is not read: the part is tried now."""
+    """Rehearse a part that lies around the model. Earlier results do not count: the part is tried now."""
     intervenes = not is_core(config.decode.intervention.path)
     if not own_parts(config) and not intervenes:
-        print(f"{where}: a part of the project, or its default; a rehearsal is of others")
+        print(f"{where}: nothing to rehearse, as this is in transformer_pl or the default")
         return 0
     with tempfile.TemporaryDirectory() as runs:
         try:
-            (found,) = check_parts([config], Path(runs))  # a model with first weights stands in for a teacher
+            (found,) = check_parts([config], Path(runs))  # an untrained model stands in for a teacher
         except InputError as error:
             print(f"{where}: the rehearsal fails")
             for message in error.messages:

@@ -16,7 +16,7 @@ from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
 from transformer_pl.runtime.errors import InputError, described
 
 LARGER = (
-    "; a state of another shape from layer to layer can be of model.residual, and what else passes between layers of "
+    "; if layers pass on a state of another shape, let model.residual do it; if they pass on anything else, let "
     "model.architecture"
 )
 MODULE = (nn.Module, "torch.nn.Module")
@@ -103,7 +103,7 @@ def _run(config: Sizes, device: str) -> None:
 
 
 def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-    """A forward hook: the output must have the shape of the input x; of an attention's Q, K and V (B, h, Lq, d_v).
+    """A forward hook: the output must have the shape of the input x, or (B, h, Lq, d_v) if it is an attention's.
 
     A residual's output may have a shape of its own, which `_check_residuals` allows for; an architecture's is logits.
     """
@@ -118,9 +118,9 @@ def _check_slot(slot: str, component: nn.Module, inputs: tuple[Any, ...], output
 
 
 def _check_residuals(model: Transformer, d_model: int) -> None:
-    """Let hooks check what residuals give to sub-layers and, by their final norm, return: (B, L, d_model) of float32.
+    """Let hooks check that residuals give sub-layers, and return by their final norm, (B, L, d_model) of float32.
 
-    Between, their state may have a shape of its own.
+    Between two residuals the state may have a shape of its own.
     """
 
     def given(module: nn.Module, inputs: tuple[Any, ...]) -> None:

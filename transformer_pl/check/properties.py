@@ -1,8 +1,8 @@
 """The properties that every component keeps. A model is built around a component, and each property is measured.
 
 Each function measures one property of a model and returns how it is broken, or None. Differences are in units of the
-standard deviation of the logits. Weights that start at zero are moved: a component that begins as the identity would
-show nothing. Passes that are compared begin with the same buffers.
+standard deviation of the logits. Weights that start at zero are replaced by random numbers: a component that begins as
+the identity would show nothing. Passes that are compared begin with the same buffers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,14 +94,14 @@ def the_future_is_hidden(subject: Subject) -> str | None:
             for t, before, after in with_each_token_changed(sentences, "target", positions):
                 if leak := difference(after[:, :t], before[:, :t], SAME_SHAPES):
                     return f"{mode}, another token at target position {t}{kind} changes the logits of {leak}"
-        moved_on(subject)  # what a counter or a statistic lets through only later is in the long sentences
+        moved_on(subject)  # a leak that a counter or a statistic opens later shows in the long sentences
     return None
 
 
 def padding_changes_nothing(subject: Subject) -> str | None:
     """The logits of a sentence do not depend on the padding after it, nor on the sentences beside it.
 
-    Batches are padded to their longest sentence, so a result would depend on which sentences share a batch.
+    Otherwise a result would depend on which sentences share a batch, as batches are padded to their longest sentence.
     """
     source, target = subject.source, subject.target
     embed = subject.model._embed
@@ -151,7 +151,7 @@ def every_token_is_read(subject: Subject) -> str | None:
 def every_weight_gets_a_gradient(subject: Subject) -> str | None:
     """The gradient of every parameter that requires one is finite, and in some model not zero everywhere.
 
-    Another parameter without a gradient is never trained, but it counts in the table's column of parameters.
+    A parameter that gets no gradient is never trained, but it counts in the table's column of parameters.
     """
     without = dict.fromkeys(name for name, weight in subject.model.named_parameters() if weight.requires_grad)
     for seed in range(GRADIENT_TRIES):

@@ -18,7 +18,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors, described
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 
-ENOUGH_SUBWORDS = 1000  # no property of the other components depends on the vocabulary
+ENOUGH_SUBWORDS = 1000  # for all but embeddings: no other property depends on the vocabulary
 CHECKS_REVISION = 4  # raised when a check becomes stricter: then every component is checked again
 
 CAUSES = {  # of each property, in the order in which they are measured: what usually breaks it
@@ -66,7 +66,7 @@ def check_models(configs: Iterable[Config], runs: Path) -> None:
 
 
 def exempt(component: Component) -> dict[str, str]:
-    """The properties that a component does not keep on purpose, each with the reason: its attribute `exempt`."""
+    """The properties that a component breaks on purpose, each with the reason: the attribute `exempt` of its class."""
     from transformer_pl.model.slots import Exempt  # imports torch, as the component does
 
     component_class: Any = import_component(component.path)

@@ -1,6 +1,7 @@
-"""What the user wrote becomes a `Config`: keys and their types, the levels that are merged, sweep files, scales.
+"""Turns what the user wrote into a `Config`: the keys and their types, the scales, and the levels that are merged.
 
-Components and tasks outside of this project may import what this module names.
+A level is one source of settings, such as a scale or the command line. Components and tasks outside of this project may
+import what this module names.
 """
 
 from transformer_pl.config.help import unknown_key

@@ -1,13 +1,13 @@
-"""The code of components and tasks that are not the core's: a digest of it, and copies that stay with a trial.
+"""Digests of the code of components and tasks that are not in `transformer_pl`, and copies that stay with a trial.
 
-The code of a class has three parts: the statement that defines it, with the statements of its file that it refers to,
-directly or through others; what its file does when it is imported; and, whole, every other file of the user's that this
-code imports. Other classes of its file may change without a new digest, unless the code looks names up while it runs:
-then the whole file counts.
+The code of a class has three parts: the statement that defines it, with the statements of its file to which that one
+refers, directly or through others; the statements of this file that do something when it is imported; and, as a whole,
+every other file of the user's that this code imports. Other classes in the file may change without a new digest. But if
+the code looks names up while it runs, the whole file counts.
 
-Files are read, and no module is imported, because every process must find the same code, and because a stranger's
-result may name any module. Installed packages, code that is chosen at run time and files that the code opens by itself
-are not part of the digest.
+The files are read, and no module is imported. So every process finds the same code, and a result from a stranger, which
+may name any module, runs nothing. The digest leaves out installed packages, code that is chosen at run time, and files
+that the code opens by itself.
 """
 
 import ast
@@ -32,21 +32,21 @@ LOOKUPS = {"globals", "vars", "eval", "exec", "__import__", "import_module"}  # 
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
-    """A digest of the code of every component that is not the core's, by the same names.
+    """Digests of the code of those components that are not in `transformer_pl`, under the same names.
 
-    components: by slot; a callback by its path.
+    components: by slot, and callbacks by their path.
     """
     return {name: _digest(component.path) for name, component in components.items() if not is_core(component.path)}
 
 
 def task_digest(data: Data) -> dict[str, str]:
-    """A digest of the code of a task that is not the core's: it decides what is read and what is scored."""
+    """A digest of the code of a task, which decides what is read and scored. Empty for a task in `transformer_pl`."""
     return {} if is_core(data.task) else {"task": _digest(data.task)}
 
 
 def keep_sources(components: Iterable[Component], folder: Path) -> None:
     """Copy the files of the code of components to a folder, in place of what was kept there."""
-    if folder.is_symlink():  # what lies behind it stays as it is
+    if folder.is_symlink():  # the link alone is removed, not the folder behind it
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     for component in components:
@@ -68,7 +68,7 @@ def _digest(path: str) -> str:
 
 
 def _code(path: str) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
-    """The code of a class: by module of the user's, in the order in which they are found, the statements that count."""
+    """The code of a class: by module of the user's, as they are found, the spec and the statements that count."""
     module, _, name = path.rpartition(".")
     code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
     to_read = deque([module])
@@ -178,7 +178,7 @@ def _has_effect(node: ast.AST) -> bool:
 
 
 def _calls(statement: ast.stmt, names: set[str]) -> bool:
-    """Whether a statement calls one of these names, or something else with it, when its file is imported."""
+    """Whether a statement calls one of these names, or passes one to a call, when its file is imported."""
     if _is_main(statement):
         return False
     called: Sequence[ast.AST] = [node for node in _executed(statement) if isinstance(node, ast.Call)]

@@ -1,8 +1,8 @@
-"""Components by import path: there is no registry, the path is the name.
+"""Builds components from their import paths: there is no registry, the path is the name.
 
-A component of the model is built as `Class(config, site, **options)`, the model itself as `Class(config, **options)`, a
-tokenizer, an intervention, a callback and a logger as `Class(**options)`; its constructor's signature is the schema of
-its options.
+A component of the model is built as `Class(config, site, **options)`, and the model itself as
+`Class(config, **options)`. A tokenizer, an intervention, a callback and a logger are built as `Class(**options)`. The
+signature of the constructor is the schema of the options.
 """
 
 import importlib
@@ -26,9 +26,9 @@ from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
-# The base classes of plugins, in Lightning; by name, because importing it takes seconds.
+# Lightning's base class of each kind of plugin. Only its name, because importing Lightning takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
-# By key, or else by section: how many arguments a constructor has before its options.
+# How many arguments a constructor has before its options: by key or, for a key that is not listed, by section.
 ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "decode": 0, "trainer": 0}
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
@@ -39,12 +39,12 @@ def before_options(key: str) -> int:
 
 
 def build(component: Component, *arguments: Any, **given: Any) -> Any:
-    """Build a component with these arguments before its options.
+    """Build a component from these arguments, followed by its options.
 
     arguments: for a component of the model its `Sizes` and its site (see `Site`), which is None for the embedding; for
     the model its `Sizes`; for an optimizer the parameters and the rate; for a schedule and a loss `Sizes` and `Optim`.
-    given: further options, each of which is used where the constructor takes it, it fits, and the component does not
-    set it.
+    given: further options. Each is passed on only if the constructor takes it, its value fits, and the component does
+    not set it.
     """
     component_class = import_component(component.path)
     with component_code():
@@ -52,9 +52,9 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
 
 
 def with_own(config: Sizes, slot: str, component_class: type) -> Sizes:
-    """The sizes with the component that an architecture brings for a slot.
+    """The sizes, in which a slot is filled by the component that an architecture brings for it.
 
-    Raises an InputError where the row fills the slot, too.
+    Raises an InputError if the row fills this slot as well.
     """
     name = component_class.__qualname__
     if given := custom_components(config).get(slot):
@@ -104,7 +104,7 @@ def import_component(path: str) -> type:
 
 
 def check_components(config: Config) -> list[str]:
-    """The mistakes in components that are not the default: of import, signature and options."""
+    """Messages for mistakes in the import, signature or options of each component that is not the default."""
     messages = []
     plugins = [(key, plugin) for key, listed in config.trainer.plugins.items() for plugin in listed]
     for key, component in [*custom_components_by_key(config).items(), *plugins]:
@@ -156,7 +156,8 @@ def _options(
 def option_value(config: Config, key: str) -> Any:
     """The value of an option, such as `optim.optimizer.momentum`: its default where it is not given.
 
-    None where the option has no default, where the key is no option, and where it is one of no single callback.
+    None if the key is no option, if the option has no default, and if it belongs to a list of callbacks or loggers that
+    does not have exactly one entry.
     """
     if not is_option(key):
         return None
@@ -180,7 +181,7 @@ def declared_types(component: Component, before: int) -> dict[str, Any]:
 
 
 def without_defaults(config: Config) -> Config:
-    """The config without the options that equal their defaults, which make no other trial.
+    """The config without options that equal their defaults: to write out a default does not make another trial.
 
     Its components must have passed `check_components`.
     """
@@ -207,9 +208,9 @@ def _without_defaults(component: AnyComponent, before: int) -> AnyComponent:
 
 
 def _typed(value: object, parameter: inspect.Parameter) -> object:
-    """Read a value by the declared type of an option, or without one by the type of its default.
+    """Convert a value to the declared type of an option or, if none is declared, to the type of its default.
 
-    A value stays as it is where there is no type, or pydantic cannot read it.
+    The value stays as it is if there is no type, or if pydantic does not know the type.
     """
     declared, default = parameter.annotation, parameter.default
     if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple):
@@ -227,7 +228,10 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
 
 
 def _fits(value: object, parameter: inspect.Parameter) -> bool:
-    """Whether a value that is given to every class can be this option: a pair of betas is no triple, an eps no pair."""
+    """Whether a value that is offered to every class fits this option, to judge by the option's default.
+
+    A pair of betas does not fit a triple, and a single eps does not fit a pair.
+    """
     try:
         read = _typed(value, parameter)
     except ValidationError:

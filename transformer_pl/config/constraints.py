@@ -6,12 +6,12 @@ from transformer_pl.config import STACKS, Config
 from transformer_pl.config.types import LARGEST, exact_product
 
 BY_WIDTH = ("d_model", "d_ff", "d_k", "d_v")  # the sizes that model.width multiplies
-BrokenConstraint = tuple[tuple[str, ...], str]  # the keys that it is about; what must hold, and the remedy
+BrokenConstraint = tuple[tuple[str, ...], str]  # the keys; what must hold of them, and the remedy
 
 NEVER_TOGETHER = {  # two settings of the trainer, and why they do not go together
     ("precision", "16-mixed", "accelerator", "cpu"): "16-mixed needs a GPU; choose bf16-mixed or 32-true",
-    ("precision", "16-mixed", "strategy", "fsdp2"): "fsdp2 scales no losses, as 16-mixed needs; choose bf16-mixed",
-    ("precision", "bf16-master", "strategy", "fsdp2"): "fsdp2 has no whole master weights; choose bf16-mixed, or ddp",
+    ("precision", "16-mixed", "strategy", "fsdp2"): "16-mixed scales the loss, and fsdp2 cannot; choose bf16-mixed",
+    ("precision", "bf16-master", "strategy", "fsdp2"): "bf16-master needs whole weights; choose bf16-mixed, or ddp",
     ("compile", "on", "strategy", "fsdp2"): "layers that fsdp2 splits are not compiled; choose auto or off, or ddp",
 }
 
@@ -25,10 +25,10 @@ def broken_constraints(config: Config) -> Iterator[BrokenConstraint]:
         if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
             yield (f"trainer.{first}", f"trainer.{second}"), constraint
     if config.optim.clip is not None and trainer.precision == "16-mixed":
-        yield ("optim.clip", "trainer.precision"), "the gradients of 16-mixed are scaled; choose bf16-mixed, or no clip"
+        yield ("optim.clip", "trainer.precision"), "16-mixed scales the gradients; choose bf16-mixed, or leave clip out"
     if trainer.val_sample and trainer.strategy == "fsdp2":
         keys = "trainer.val_sample", "trainer.strategy"
-        yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or 0"
+        yield keys, "with fsdp2 no process holds the whole model, which translating needs; choose ddp, or val_sample=0"
 
 
 def _products_are_whole(config: Config) -> Iterator[BrokenConstraint]:
@@ -47,7 +47,7 @@ def _products_are_whole(config: Config) -> Iterator[BrokenConstraint]:
 
 
 def _heads_divide_d_model(config: Config) -> Iterator[BrokenConstraint]:
-    """h divides d_model where d_k or d_v follow from it, before and after the multiplier."""
+    """h must divide d_model, before and after the multiplier, if d_k or d_v is unset and thus d_model / h."""
     model = config.model
     unset = [name for name in ("d_k", "d_v") if getattr(model, name) is None]
     d_model = exact_product(model.d_model, model.width)

@@ -94,7 +94,9 @@ class Optim(Section):
         default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
     )
     beta1: Rate = Field(default=0.9, description="decay of the mean of gradients, for optimizers with betas (5.3)")
-    beta2: Rate = Field(default=0.98, description="decay of the mean of squared gradients, likewise (5.3)")
+    beta2: Rate = Field(
+        default=0.98, description="decay of the mean of squared gradients, for the same optimizers (5.3)"
+    )
     eps: Positive = Field(default=1e-9, description="epsilon, for optimizers that have one (Section 5.3)")
 
 
@@ -118,11 +120,13 @@ class Data(Section):
     name: TextOrNone = Field(
         default=None,
         pattern=PLAIN_NAME,
-        description="the dataset in names of trials and rows; unset: the last part of path, or of hub",
+        description="what names of trials and rows call the dataset; unset: the last part of path, or of hub",
     )
     source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
     target: Text = Field(default="de", description="language to translate to, as the files or columns name it")
-    train: TextOrNone = Field(default=None, description="name of the training split; unset: what begins with train")
+    train: TextOrNone = Field(
+        default=None, description="name of the training split; unset: the one that begins with train"
+    )
     val: TextOrNone = Field(default=None, description="name of the validation split; unset: as for train")
     test: TextOrNone = Field(default=None, description="name of the test split; unset: as for train")
     train_pairs: CountOrNone = Field(
@@ -161,7 +165,7 @@ class Data(Section):
 
     @property
     def longest(self) -> int:
-        """The most tokens that a sentence of a training pair may have: it fits max_length and a batch of its own."""
+        """The most tokens that a sentence of a training pair may have: the smaller of max_length and batch_tokens."""
         return min(self.max_length, self.batch_tokens)
 
 
@@ -197,7 +201,7 @@ class Trainer(Section):
         default="auto", description="how processes share the work; fsdp2 also splits the weights"
     )
     precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
-        default="32-true", description="of training; bf16-master: bf16 alone, but for master weights in fp32"
+        default="32-true", description="precision of training; bf16-master: all in bf16, except master weights in fp32"
     )
     accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
@@ -213,10 +217,14 @@ class Trainer(Section):
         default=10, description="minutes between checkpoints, where no validation comes first; 0: at every step"
     )
     log_every: Count = Field(default=50, description="steps between logged values of the training loss")
-    eval_tokens: Count = Field(default=4096, description="source, and as many target tokens, in an evaluation batch")
+    eval_tokens: Count = Field(
+        default=4096, description="source tokens, and as many target tokens, in an evaluation batch"
+    )
     val_sample: Natural = Field(default=0, description="sentences scored at every validation")
     callbacks: Callbacks = Field(default=(), description="Lightning callbacks: import paths, with options")
-    loggers: Loggers = Field(default=(), description="Lightning loggers beside metrics.jsonl and W&B, likewise")
+    loggers: Loggers = Field(
+        default=(), description="Lightning loggers beside metrics.jsonl and W&B: import paths, with options"
+    )
 
     @property
     def plugins(self) -> dict[str, tuple[Plugin, ...]]:

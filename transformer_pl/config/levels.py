@@ -1,4 +1,4 @@
-"""From what the user wrote to a config: the levels (scale, file, variant, command line), merged over the defaults.
+"""Merges the levels of settings (scale, file, variant, command line) over the defaults, and makes a config of them.
 
 Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), and are read by the declared type.
 """
@@ -17,7 +17,7 @@ from transformer_pl.runtime.files import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 DEFAULT_SCALE = "demo"
-MEASURED = "measured"  # in a scale's file: no key of a config, but what is known of base at this scale
+MEASURED = "measured"  # an entry of a scale's file that is no key: what is known of base at this scale
 
 
 class Level(NamedTuple):
@@ -69,11 +69,11 @@ def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
 
 
 def _options_of_no_single_class(merged: Mapping[str, Any], config: Config) -> Iterator[BrokenConstraint]:
-    """Options of callbacks or loggers that are keys, where the list has not exactly one class."""
+    """Options of callbacks or loggers that are written as keys, although the list does not name exactly one class."""
     for slot in PLUGINS:
         options = [key for key in merged if key.startswith(f"{slot}.") and is_known_key(key)]
         if options and len(config.trainer.plugins[slot]) != 1:
-            remedy = "write those of several in the list, such as [{my.Stop: {step: 5}}, my.Log]"
+            remedy = "write the options of several classes in the list, such as [{my.Stop: {step: 5}}, my.Log]"
             yield (slot, *options), f"{slot} must name exactly one class, of which these are options; {remedy}"
 
 
@@ -136,9 +136,9 @@ def scale_level(scale: str) -> Level:
 class Measured(Section):
     """What is known of base at a scale before anything has been trained here."""
 
-    spread: Positive | None = None  # the standard deviation of its score over seeds
-    seconds: Positive | None = None  # that a training takes
-    processor: str = "the one that the scale was measured on"  # in these seconds
+    spread: Positive | None = None  # the standard deviation of base's score over seeds
+    seconds: Positive | None = None  # how long a training of base takes
+    processor: str = "the one that the scale was measured on"  # the processor on which it takes so long
 
 
 def scale_measured(scale: str) -> Measured:

@@ -22,7 +22,7 @@ class Site(str):
     """Where in the model a component is: `encoder`, `decoder` or `cross`, in which layer, around which sub-layer."""
 
     layer: int | None  # from 0; None for what is in no layer, such as a position
-    sublayer: int | None  # of a residual: which sub-layer of its layer it is around, from 0; None for all others
+    sublayer: int | None  # of a residual: which sub-layer of the layer it wraps, from 0; None for other components
 
     def __new__(cls, name: str, layer: int | None = None, sublayer: int | None = None) -> "Site":
         site = super().__new__(cls, name)

@@ -1,5 +1,4 @@
-"""The types of the configuration's keys: their limits, how a value that comes as text is read, the messages for what
-does not fit."""
+"""The types of the configuration's keys: limits of values, how text is read, and messages for what does not fit."""
 
 import ast
 import json
@@ -30,7 +29,7 @@ def _multiplier(value: object) -> object:
     if not isinstance(value, str) or "/" not in value:
         return _number(value)
     try:
-        return float(Fraction(value if value.isascii() else ""))  # which would read the digits of every script
+        return float(Fraction(value if value.isascii() else ""))  # Fraction reads the digits of every script
     except (ValueError, ArithmeticError):
         raise ValueError("must be a number, or a fraction such as 1/2") from None
 
@@ -93,7 +92,7 @@ class Component(Section):
     options: dict[str, Any] = {}
 
     def __hash__(self) -> int:
-        """Pydantic copies defaults that have no hash for every config, and `options`, a dictionary, has none."""
+        """Hash the path, as `options` has no hash. Pydantic would copy a default that has none for every config."""
         return hash(self.path)
 
 
@@ -117,9 +116,10 @@ class Callback(Plugin):
 
 
 def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
-    """The path and options of each entry of `a.B`, `{a.B: {option: 1}}`, or a list of these, which may be text.
+    """The path and options of each class in a value: `a.B`, `{a.B: {option: 1}}`, a list of these, or text of these.
 
-    A mapping with `path` and `options` has all this as its path. The options are those of the only entry.
+    In a mapping with the keys `path` and `options`, such a value is the path. If it names a single class, the options
+    are added to those of the class.
     """
     beside: dict[str, Any] = {}
     if isinstance(value, dict) and value.keys() == {"path", "options"}:

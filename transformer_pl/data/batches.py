@@ -34,7 +34,7 @@ def token_batches(
 ) -> list[np.ndarray]:
     """Return the global batches of one epoch, each as indexes of pairs. Every pair that fits is in one of them.
 
-    A pair fits where both sentences fit `max_length` and a batch of their own. Pairs of equal lengths are shuffled,
+    A pair fits if neither sentence is longer than `max_length` or `batch_tokens`. Pairs of equal lengths are shuffled,
     then the batches are shuffled.
 
     source_lengths, target_lengths: the tokens of each sentence, one special token included.
@@ -81,7 +81,7 @@ def _by_length(order: np.ndarray, sources: np.ndarray, targets: np.ndarray, budg
 
 
 def collate(split: Split, indexes: np.ndarray) -> Batch:
-    """The sentences at `indexes` as one batch, whose `tokens` are its own."""
+    """The sentences at `indexes` as one batch. Its `tokens` counts only its own target tokens."""
     target_out = padded(split.target, indexes)  # (B, Lt)
     target_in = np.full_like(target_out, BOS)
     target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
@@ -97,7 +97,7 @@ def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
 
 
 def padded_batch(batch: Batch, rows: int, length: int) -> Batch:
-    """The batch with as many rows, and both sides as long. An added row repeats the first one and predicts nothing."""
+    """Pad the batch to `rows`, and both sides to `length`. An added row repeats the first one and predicts nothing."""
     B = len(batch.source)
 
     def grown(side: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def padded_batch(batch: Batch, rows: int, length: int) -> Batch:
 
 
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
-    """Return the token ids of sentences, each followed by EOS, where it ends, and then PAD: (B, longest) int64."""
+    """Return the ids of each sentence, then EOS (unless it is a piece that goes on), then PAD: (B, longest) int64."""
     starts = tokens.offsets[indexes]
     counts = tokens.offsets[indexes + 1] - starts
     ends = np.full(len(indexes), True) if tokens.ends is None else tokens.ends[indexes]
@@ -128,8 +128,8 @@ class TrainStream:
     part without a sentence repeats one with only padding as its target, so that every rank makes the same steps.
     The global batches do not depend on world or accumulate.
 
-    A stream that loads the state of another continues exactly where that one was. So a derived class (`data.batches`)
-    makes its changes functions of what its methods are given: of the epoch, or of the generator of a batch.
+    A stream that loads the state of another continues exactly where that one was. So the changes of a derived class
+    (`data.batches`) must depend only on what its methods are given: on the epoch, or on the generator of a batch.
     """
 
     def __init__(self, split: Split, tokenizer: Tokenizer, config: Config, rank: int = 0, world: int = 1):
@@ -167,7 +167,7 @@ class TrainStream:
         return token_batches(*sides, data.batch_tokens, data.max_length, self.config.seed, epoch)
 
     def changed(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch as it is trained on. The number of target tokens must stay. generator: of random numbers."""
+        """The batch as it is trained on, with as many target tokens as before. generator: gives random numbers."""
         return batch
 
     def _planned(self) -> tuple[Split, list[np.ndarray]]:

@@ -38,10 +38,11 @@ class DataModule(L.LightningDataModule):
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """The batch in pinned memory, from which training need not wait for the copy to a GPU.
+        """Put the batch into pinned memory, so that training need not wait for its copy to a GPU.
 
-        For a module that `replays` its steps, both sides are padded to one length L, and a batch to as many rows as one
-        of length L can have. So few shapes occur: 11 at scale demo, 207 at wmt14, where there were 15 and 2,774.
+        If the module `replays` its steps as CUDA graphs, both sides are first padded to one length L, and the batch to
+        as many rows as a batch of length L can have. So few shapes occur: 11 at scale demo and 207 at wmt14, where
+        there were 15 and 2,774.
         """
         if self.trainer is None:
             return batch

@@ -23,8 +23,8 @@ from transformer_pl.runtime.files import reading
 from transformer_pl.task import Corpus, Pair
 
 TABLES = ("tsv", "json", "jsonl", "parquet")  # endings of files that hold both languages
-TEXT = "txt"  # the ending of files of plain text, and
-TEXT_COLUMN = "text"  # the column of tables of texts, where none has the name of the language
+TEXT = "txt"  # the ending of files of texts alone, without a source
+TEXT_COLUMN = "text"  # the column of such texts in a table, if no column has the name of the language
 REMEDY = "fix the file or its permissions"
 SplitFiles = dict[str, dict[str, list[Path]]]  # by split and ending
 ROWS_AT_ONCE = 1000  # rows of a table that are in memory at a time
@@ -33,7 +33,7 @@ ROWS_AT_ONCE = 1000  # rows of a table that are in memory at a time
 def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Corpus:
     """The sentences in a folder's files. Raises an InputError for files that are missing, ambiguous or incomplete.
 
-    has_source: False: texts alone, of plain text (.txt), of a table's column, or of the target language of pairs.
+    has_source: False reads texts alone: from plain text (.txt), a column of a table, or the target language of pairs.
     """
     forms = [(data.source, data.target), *((table,) for table in TABLES)]
     if not has_source:
@@ -71,8 +71,9 @@ def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Co
 def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, SplitFiles]:
     """What to call the dataset of a folder, and the files of each split by their endings.
 
-    forms: the endings of files that are a split together, such as (en, de) or (json,). Each file may be gzip, or in
-    parts, train-00000-of-00003.en. Raises an InputError for splits that are missing or incomplete.
+    forms: sets of endings; files with all endings of a set are a whole split, such as (en, de) or (json,). A file may
+    be compressed by gzip, or be in parts, such as train-00000-of-00003.en. Raises an InputError for splits that are
+    missing or incomplete.
     """
     folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
@@ -180,7 +181,7 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
 def pair_of(row: Any, data: Data, place: str, has_source: bool = True) -> Pair:
     """The sentences of a row {en, de} or {translation: {en, de}}. A newline in one becomes a blank.
 
-    has_source: False: a row {de} or {text} also has its text, and the source is empty.
+    has_source: False accepts a row {de} or {text} too, and leaves the source empty.
     """
     names = [data.source, data.target] if has_source else [data.target]
     columns = row if isinstance(row, dict) else {}

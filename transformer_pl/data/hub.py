@@ -23,7 +23,7 @@ LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copi
 def hub_corpus(data: Data, has_source: bool = True) -> Corpus:
     """Open a dataset of the hub at one commit. Once it is in the library's cache, it needs no network.
 
-    A copy below $TRANSFORMER_PL_DATA stands for it. has_source: as for `folder_corpus`.
+    A copy in the folder $TRANSFORMER_PL_DATA is read in its place. has_source: as for `folder_corpus`.
     """
     if root := os.environ.get(LOCAL_COPIES):
         folder = Path(os.path.expanduser(root), Path(str(data.hub)).name)
@@ -52,9 +52,9 @@ def hub_corpus(data: Data, has_source: bool = True) -> Corpus:
 
 @contextmanager
 def _asking(data: Data) -> Iterator[bool]:
-    """Turn what the hub, the network or the cache raise into an InputError. Yields whether the hub is out of reach.
+    """Turn errors of the hub, the network or the cache into an InputError. Yields whether the hub is out of reach.
 
-    The libraries then read their caches alone, because `datasets` would wait for 24 s.
+    If it is, the libraries are told to read only their caches, because `datasets` would wait for 24 s.
     """
     import datasets  # takes 0.7 s
     from huggingface_hub import constants

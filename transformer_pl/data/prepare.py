@@ -1,4 +1,4 @@
-"""Sentences to token arrays, once for each corpus and vocabulary: `runs/data/<id>/`, which prepared.py describes.
+"""Turns sentences into token arrays, once for each corpus and vocabulary, in `runs/data/<id>/` (see prepared.py).
 
 The id is a hash of the corpus and of the tokenizer's settings, so a folder is never out of date.
 """
@@ -32,7 +32,7 @@ def prepared_in(folder: Path, data: Data) -> Prepared:
 
 
 def prepared_dataset(data: Data, runs: Path, corpus: Corpus) -> Prepared:
-    """The prepared dataset of a corpus, wherever it may be prepared."""
+    """The prepared dataset of a corpus, which need not be prepared yet."""
     return prepared_in(runs / "data" / fingerprint_id(data, corpus), data)
 
 
@@ -56,7 +56,7 @@ def prepare(
     """Return the prepared corpus under `runs`. Prepares it first unless it is there.
 
     Several processes may ask for it at the same time: one prepares it, and the others wait. Raises an InputError for a
-    dataset that cannot be used, for batches that are too small for every pair, and for a folder that cannot be written.
+    dataset that cannot be used, for lengths that no training pair keeps, and for a folder that cannot be written.
     """
     corpus = corpus or open_corpus(data)
     prepared = prepared_dataset(data, runs, corpus)
@@ -131,10 +131,10 @@ def write_tokens(
 ) -> None:
     """Write all files of a prepared dataset.
 
-    folder: an empty one. data: the keys that the corpus and the tokenizer are made from.
-    tokenizer: a loaded one. model: the bytes that it has loaded.
-    splits: by split the counts of pairs, to which those of tokens are added.
-    on_progress: called with what is done, how far, and how far in all.
+    folder: an empty folder. data: the keys that the corpus and the tokenizer are made from.
+    tokenizer: a loaded tokenizer. model: the bytes that it has loaded.
+    splits: by split, the counts of pairs. The counts of tokens are added to them.
+    on_progress: called with what is being done, how much is done, and how much there is.
     """
     (folder / "tokenizer.model").write_bytes(model)
     total = sum(counts["pairs"] for counts in splits.values())

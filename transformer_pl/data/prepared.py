@@ -39,7 +39,7 @@ class Splits(TypedDict):
 
 @with_config(ConfigDict(strict=True, extra="allow"))
 class Settings(TypedDict):
-    """What has decided on the tokens, beside the corpus."""
+    """The settings that decided which tokens the corpus has."""
 
     vocab_size: Count
 
@@ -59,7 +59,7 @@ class Prepared:
     """A prepared corpus on disk. Arrays are mapped, not held in memory. Raises an InputError for an unreadable file."""
 
     folder: Path
-    longest: int | None = None  # tokens of a piece that longer targets are cut into; None: none is cut
+    longest: int | None = None  # targets with more tokens are cut into pieces of this length; None: none is cut
 
     @cached_property
     def meta(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Which splits and pairs of a dataset are used: of the training pairs those without an empty sentence.
+"""Chooses which splits and pairs of a dataset are used: all pairs but training pairs with an empty sentence.
 
-Of a dataset without sources (see `Task`) the documents that are not empty are used, in every split.
+In a dataset without sources (see `Task`), all documents but empty ones are used, in every split.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair, task_of
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
 
-# `pairs` that are used, and those that are left out as `blank`; of an evaluation set also LEAKS
+# `pairs`: those that are used; `blank`: those that are left out; in an evaluation set also LEAKS
 Counts = dict[str, int]
 LEAKS = {"seen": "also training {unit}s", "equal": "the same text on both sides"}
 OnProgress = Callable[[str, int, int | None], None]  # what is being done, how far, and how far in all, if known
@@ -32,7 +32,7 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
     for number, pair in enumerate(pairs, start=1):
         if any("\n" in sentence for sentence in pair):
             place = f"{name}, {task.unit} {number}"
-            raise InputError(f"{place}: must have no newline, but is {shown(pair)}; put a blank for it")
+            raise InputError(f"{place}: must have no newline, but is {shown(pair)}; replace it by a blank")
         if task.has_source:
             kind = "pairs" if not is_train or all(sentence.split() for sentence in pair) else "blank"
         else:

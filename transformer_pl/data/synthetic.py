@@ -64,7 +64,7 @@ class Phrase(NamedTuple):
     plural: bool
     word: str  # what it names: no two phrases of a clause share it
     kind: str  # its semantic class
-    gender: str = ""  # of what `it` may stand for: one animal or thing
+    gender: str = ""  # of a single animal or thing, for which `it` may stand; else empty
     pronoun: bool = False
 
 
@@ -73,13 +73,13 @@ class Clause(NamedTuple):
 
     subject: Phrase
     verb: str  # the verb phrase of a statement
-    auxiliary: str  # before the subject of a question, and what of the verb phrase is left behind it
+    auxiliary: str  # of a question: what stands before the subject, and in `base` the verb phrase behind it
     base: str
     rest: str
     finite: str
     end: str  # separable prefix, participle, infinitive or predicate
     separable: bool  # the end and the finite verb are one word where they meet
-    pronouns: str  # complements before the time, and those behind it
+    pronouns: str  # pronouns are complements before the time; `complements` stand behind it
     complements: str
     time: tuple[str, str]  # English, German
     antecedents: list[Phrase]  # what `it` may stand for

@@ -1,8 +1,9 @@
-"""From sentences to token ids and back: what a tokenizer is (`data.tokenizer`), and the paper's.
+"""Tokenizers, which turn sentences into token ids and back: their interface (`data.tokenizer`), and the paper's.
 
 The paper's is byte-pair encoding (Section 5.1; Sennrich et al. 2016, arXiv:1508.07909), with one vocabulary for both
 languages. Encoding is reversible for every sentence without a newline and without ▁ (U+2581), sentencepiece's sign for
-a blank: tabs, control characters, a literal "<s>". A character that the training pairs lack is encoded as bytes.
+a blank. So tabs, control characters and a literal "<s>" come back as they were. A character that the training pairs
+lack is encoded as bytes.
 """
 
 import io
@@ -96,7 +97,7 @@ class Tokenizer(ABC):
         return [text.replace("\n", " ") for text in texts]
 
     def wrong(self, method: str, law: str) -> InputError:
-        """The error for a method that must do something else."""
+        """The error for a method that breaks a law of tokenizers. law: what the method must do."""
         return InputError(
             f"data.tokenizer = {type(self).__module__}.{type(self).__qualname__}: {method} must {law}; fix it"
         )
@@ -147,8 +148,8 @@ def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
     """Learn a vocabulary of exactly `vocab_size` tokens and return sentencepiece's model.
 
     It holds 4 special tokens, 256 bytes, every character of the sentences, then the merges. The same sentences give the
-    same bytes. No sentence is normalised or sampled. Sentencepiece skips those that hold ▅ (U+2585), its own sign, and
-    passes over the names of its tokens, such as <s> and <0x41>: what only they hold is encoded as bytes.
+    same bytes. No sentence is normalised or sampled. Sentencepiece skips sentences with ▅ (U+2585), a sign of its own,
+    and the names of its tokens, such as <s> and <0x41>. Characters that occur nowhere else are encoded as bytes.
     Raises an InputError if the sentences have too many characters for `vocab_size`, or too few possible merges.
     """
     model, errors = io.BytesIO(), list[BaseException]()

@@ -13,7 +13,7 @@ class Tokens:
 
     flat: np.ndarray  # (tokens,) uint16 or uint32: the sentences one after the other, without special tokens
     offsets: np.ndarray  # (sentences + 1,) int64: sentence i is flat[offsets[i] : offsets[i + 1]]
-    ends: np.ndarray | None = None  # (sentences,) False for a piece that the next one continues; None: no piece is
+    ends: np.ndarray | None = None  # (sentences,) False for a piece that the next one continues; None: all are whole
 
     @classmethod
     def of(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray, ends: np.ndarray | None = None) -> "Tokens":
@@ -45,7 +45,7 @@ class Tokens:
 
     @property
     def lengths_with_special(self) -> np.ndarray:
-        """(sentences,) int32: the tokens of each sentence that the model sees, with BOS or EOS; EOS ends no other."""
+        """(sentences,) int32: the tokens of each sentence, with BOS or EOS. A piece that goes on has no EOS."""
         return self.lengths + (1 if self.ends is None else self.ends.astype(np.int32))
 
     def in_pieces(self, longest: int) -> "Tokens":

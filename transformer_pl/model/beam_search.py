@@ -1,9 +1,8 @@
 """Beam search as in Section 6.1: beam 4, length penalty alpha = 0.6. It ends early only where this changes nothing.
 
-The search calls a function and knows no model; `CachedSteps` is that function for ours.
-Shapes: S sentences, R of them still searched, k live hypotheses of each
-(at first 1, then `beam`, or as many as exist), V tokens, t = length of the prefixes with BOS, n = n_best,
-C = min(2 beam, k V) candidates of a sentence.
+The search knows no model. It calls a function for the logits, which `CachedSteps` is for the model of this project.
+Shapes: S sentences, R of them still searched, k live hypotheses of each (at first 1, then `beam`, or as many as exist),
+V tokens, t = length of the prefixes with BOS, n = n_best, C = min(2 beam, k V) candidates of a sentence.
 """
 
 from collections.abc import Callable, Iterator
@@ -113,7 +112,7 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     length = state.live.size(-1)  # of the extensions: BOS is not counted, the new token is
     logprobs = logits.log_softmax(-1).add_(state.logprob[..., None])  # (R, k, V) of the extensions
     logprob, best = _greatest(logprobs.flatten(1), min(2 * beam, k * V))  # (R, C)
-    if logprob.isnan().any():  # NaN ranks first, and an infinite logit comes to it
+    if logprob.isnan().any():  # topk ranks NaN first, and log_softmax turns infinite logits into NaN
         raise FloatingPointError(f"step must return finite logits or -inf, but got others at length {length}")
     closing = state.limit == length  # (R,)
     logprob[closing] = -torch.inf

@@ -41,7 +41,7 @@ def marian(model: Transformer, sizes: Sizes, attention: str | None = None) -> An
         raise InputError(f"marian: needs transformers, but: {error}; pip install transformers") from None
     if custom_components(sizes) or not sizes.N_encoder or not sizes.d_k == sizes.d_v == sizes.d_model / sizes.h:
         rule = "holds an encoder and a decoder of the paper's components, with d_k = d_v = d_model / h"
-        raise InputError(f"MarianMTModel {rule}; take its base")
+        raise InputError(f"MarianMTModel {rule}; export such a model")
     config = MarianConfig(
         vocab_size=sizes.vocab_size,
         max_position_embeddings=POSITIONS,

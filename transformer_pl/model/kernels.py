@@ -1,7 +1,7 @@
 """Attention, small products, softmax and dropout, in the forms that are fastest on the device at hand.
 
-Each says what it saves, measured on one core with AVX512 and torch 2.13 (`python tests/benchmarks/operations.py`).
-Torch's own forms are the references that `tests/model/test_kernels.py` compares them with.
+Their docstrings say how much faster they are than torch's own forms, measured on one core with AVX512 and torch 2.13
+(`python tests/benchmarks/operations.py`). `tests/model/test_kernels.py` compares the results with those of torch.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 VECTOR = 16  # floats in a register: with fewer keys than this, torch's softmax works on one number at a time
 SMALL = 400  # multiplications: with fewer of them in each product of a batch, torch computes one number at a time
-SAFE = 60.0  # exponentials of numbers below it in size, and sums of 15 of them, neither overflow nor underflow
+SAFE = 60.0  # exponentials of numbers from -60 to 60, and sums of 15 of them, neither overflow nor underflow
 CACHED = 2**18  # numbers that a CPU's cache holds
 
 
 def set_up_gpu() -> None:
-    """Let a GPU compute float32 in float32, also in an image that has chosen TF32; and attention without cuDNN.
+    """Let a GPU compute float32 without TF32, even if its container image has chosen TF32, and attention without cuDNN.
 
     Since 2.11 torch prefers cuDNN's attention on an H100, but that takes a second to plan each new pair of lengths.
     """
@@ -55,8 +55,8 @@ def fused_where_faster(equation: Callable[..., Tensor]) -> Callable[..., Tensor]
 def product(A: Tensor, B: Tensor) -> Tensor:
     """A @ B for batches of matrices, A (..., n, k) and B (..., k, m).
 
-    On a CPU small matrices get columns or rows of zeros, because torch computes the products of smaller ones one number
-    at a time. With 32 heads of 2 numbers and 11 tokens this is twice as fast, forward and backward.
+    On a CPU, small matrices are enlarged by columns or rows of zeros: below a certain size, torch computes a product
+    one number at a time. With 32 heads of 2 numbers and 11 tokens this is twice as fast, forward and backward.
     """
     (n, k), m = A.shape[-2:], B.shape[-1]
     is_one_row = n == 1  # as in decoding, which is fast as it is
@@ -121,9 +121,10 @@ def _is_eager_on_cpu(x: Tensor) -> bool:
 
 
 class Dropout(nn.Dropout):
-    """Dropout, Section 5.4. On a CPU its masks are drawn as 16 bits a number, four from each draw of the generator.
+    """Dropout, Section 5.4. On a CPU each number takes 16 random bits, so that one draw of the generator serves four.
 
-    So p is rounded to a multiple of 1/65536, and what is kept is scaled by the rounded rate. Twice as fast as torch's.
+    So p is rounded to a multiple of 1/65536, and what is kept is scaled by the rounded rate. This is twice as fast as
+    torch's dropout.
     """
 
     def forward(self, x: Tensor) -> Tensor:

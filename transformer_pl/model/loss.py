@@ -1,7 +1,8 @@
 """Cross-entropy of the next token: smoothed for training (Section 5.4), plain for perplexity.
 
 Both take the embedding and the states that it projects to logits, and go through a batch in chunks of sentences: with
-37,000 subwords and 25,000 tokens the logits alone take 3.7 GB in float32. A GPU that has the memory trains without.
+37,000 subwords and 25,000 tokens the logits alone take 3.7 GB in float32. In training, a GPU with enough memory takes a
+whole batch at once.
 """
 
 from collections.abc import Iterator
@@ -74,8 +75,10 @@ def smoothed_loss(
 class _SmoothedLoss(torch.autograd.Function):
     """The forward pass computes the gradients too. The backward pass multiplies them by the gradient of the loss.
 
-    project: x to logits. compute: logits (N, V), target (N,) and eps_ls to the loss and its gradient by the logits.
-    tokens: of a chunk. weights: those of `project` that are trained.
+    project: maps x to logits.
+    compute: maps logits (N, V), target (N,) and eps_ls to the loss and its gradient by the logits.
+    tokens: the most tokens of a chunk.
+    weights: the weights of `project` that are trained.
     """
 
     @staticmethod
@@ -127,7 +130,7 @@ def _loss_and_gradient(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Ten
 
 
 def _formula(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
-    """The same without changes in place, which a compiler can fuse."""
+    """What `_loss_and_gradient` computes, without changes in place, so that a compiler can fuse it."""
     V = rows.shape[1]
     scores, index = rows.float(), target.unsqueeze(1)  # (N, V), (N, 1)
     real = (index != PAD).float()
@@ -151,13 +154,13 @@ def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> 
 
 
 def _tokens_at_once(x: Tensor, vocab_size: int) -> int:
-    """TOKENS_AT_ONCE; on a GPU as many as a fifth of it holds: 12 bytes for each logit and what is made of it."""
+    """TOKENS_AT_ONCE, or on a GPU as many as fit into a fifth of its memory, at 12 bytes for each logit."""
     if x.device.type != "cuda":
         return TOKENS_AT_ONCE
     return int(torch.cuda.get_device_properties(x.device).total_memory // (5 * 12 * vocab_size))
 
 
 def _chunks(x: Tensor, target: Tensor, tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The sentences of x (B, L, d_model) and target (B, L), as many at a time as have at most so many tokens."""
+    """Split x (B, L, d_model) and target (B, L) into chunks of sentences that have at most so many tokens together."""
     sentences = max(1, tokens // x.shape[1])
     return zip(x.split(sentences), target.split(sentences), strict=True)

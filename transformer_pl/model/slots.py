@@ -1,4 +1,4 @@
-"""The slots of a config, as types: what is called of a component, with its shapes, and what a component may also have.
+"""The slots of a config as types: the methods that a component must have, with shapes, and what it may also have.
 
 ablations/SLOTS.md explains them. A component need not derive from these classes: it has to have their methods.
 B sentences or hypotheses, L positions, Lq queries, Lk keys, h heads, V subwords.
@@ -104,7 +104,7 @@ class CrossAttention(Protocol):
         """What the layer needs of the encoder's output x (B, Ls, d_model), computed once for each sentence."""
 
     def __call__(self, x: Tensor, memory: Memory, mask: Mask) -> Tensor:
-        """x (B, L, d_model) to the same shape, where B may be a multiple of the sentences in memory: hypotheses."""
+        """x (B, L, d_model) to the same shape. Each sentence in memory may have several rows of x, its hypotheses."""
 
 
 class Embedding(Protocol):
@@ -142,14 +142,14 @@ class Schedule(Protocol):
     """`optim.schedule`, Section 5.3; built as Class(config, optim, **options)."""
 
     def __call__(self, step: int) -> float:
-        """The rate of a step, from 1, which optim.lr_scale multiplies."""
+        """The learning rate of a step, before optim.lr_scale multiplies it. The first step is 1."""
 
 
 class Loss(Protocol):
     """`optim.loss`, Section 5.4; built as Class(config, optim, **options)."""
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
-        """logits (B, L, V), target (B, L) to the sum over the tokens but padding (0)."""
+        """logits (B, L, V) and target (B, L) to the sum over all tokens except padding (0)."""
 
 
 SLOTS: dict[str, type] = {
@@ -167,7 +167,7 @@ SLOTS: dict[str, type] = {
 
 
 def call_signatures(slot: str) -> dict[str, str]:
-    """How a component of a slot is called: by method its arguments without types, such as `(x, start=0)`."""
+    """For each method that a slot calls, its arguments without types, such as `(x, start=0)`."""
     signatures = {}
     for name, method in vars(SLOTS[slot]).items():
         if inspect.isfunction(method) and (name == "__call__" or name[0] != "_"):
@@ -244,10 +244,10 @@ class LossOfStates(Protocol):
 
 @runtime_checkable
 class LossOfBatch(Protocol):
-    """A loss that sees the model: for several passes, a teacher, or noise. No other method of it is called."""
+    """A loss that calls the model itself, for several passes, a teacher, or noise. Its other methods are not called."""
 
     def of_batch(self, model: "Transformer", batch: "Batch") -> Tensor:
-        """The sum over the tokens of batch.target_out but padding (0)."""
+        """The sum over all tokens of batch.target_out except padding (0)."""
 
 
 HOOKS: dict[str, type] = {

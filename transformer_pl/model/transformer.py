@@ -1,9 +1,9 @@
 """The Transformer of "Attention Is All You Need" (arXiv:1706.03762), in the order and letters of its Section 3.
 
 Shapes: B sentences (or hypotheses), L positions, Lq queries, Lk keys, h heads, V vocabulary.
-Where the paper leaves a choice, a component is built by its import path (see `components.py`): `attention`, `ffn`,
-`position` and `residual` are its equations; `self_attention`, `cross_attention` and `embedding` are the layers around
-them; `architecture` is the whole, a class derived from `Transformer`.
+A part that a row may replace is a component, built by its import path (see `components.py`): `attention`, `ffn`,
+`position` and `residual` are the paper's equations; `self_attention`, `cross_attention` and `embedding` are the layers
+around them; `architecture` is the whole model, a class derived from `Transformer`.
 """
 
 import math
@@ -113,7 +113,7 @@ class Transformer(nn.Module):
         return all(module.incremental for module in modules_with(self, Incremental))
 
     def at_step(self, step: int, steps: int) -> None:
-        """Call `at_step` of the components that have it: `step`, of `steps`, is trained next or was trained last."""
+        """Call `at_step` of the components that have it. `step`, of `steps`, is the next or the last one."""
         for module in modules_with(self, Stepwise):
             module.at_step(step, steps)
 
@@ -138,9 +138,9 @@ class Transformer(nn.Module):
         return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
 
     def encode(self, source: Tensor, keys: Tensor) -> list[Memory]:
-        """What each decoder layer attends to of source (B, Ls): its `keys_values`. keys (B, Ls) is False at padding.
+        """What each decoder layer attends to: its `keys_values` of the encoded source (B, Ls).
 
-        Without an encoder nothing is: an empty tuple for each layer.
+        keys (B, Ls) is False at padding. Without an encoder there is an empty tuple for each layer.
         """
         if self.encoder_norm is None:
             return [() for _ in self.decoder]

@@ -1,7 +1,7 @@
 """Child processes, which start in a tenth of a second where a server of multiprocessing has imported torch for them.
 
-The server forks itself for each child (Linux). It imports and does nothing else, so that it has not asked for a GPU:
-CUDA would not survive a fork then. On other systems a child is a new process.
+The server forks itself for each child (Linux). It only imports modules and never asks for a GPU, because CUDA would not
+survive the fork. On other systems a child is a new process.
 """
 
 import gc
@@ -38,9 +38,10 @@ def context() -> BaseContext:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a child. The program that runs is hidden meanwhile: multiprocessing would run it in the child as well.
+    """Start a child. `__main__` is hidden meanwhile, because multiprocessing would run it in the child as well.
 
-    The server and the child do not get TERMINAL_SIGNALS, which go to all processes of a terminal. This one ends them.
+    The server and the child do not get TERMINAL_SIGNALS, which go to all processes of a terminal: this process ends
+    them.
     """
     main, is_forked = sys.modules["__main__"], isinstance(process, ForkServerProcess)
     sys.modules["__main__"] = ModuleType("__main__")
@@ -96,7 +97,7 @@ def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: 
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     stop_with_parent()
     sys.argv[1:] = argv
-    sys.modules.pop(f"{module}.__main__", None)  # the server imported it for what it imports
+    sys.modules.pop(f"{module}.__main__", None)  # the server has it only for the modules that it imports
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -123,7 +123,7 @@ def folder_name(word: str) -> Path:
 
 
 def must_be(word: str, constraint: str) -> argparse.ArgumentTypeError:
-    """The error of a reader: a value must be something else."""
+    """The error with which a reader refuses a value. constraint: what follows `must`."""
     return argparse.ArgumentTypeError(f"{shown(repr(word))} must {constraint}")
 
 

@@ -1,4 +1,4 @@
-"""Files that are written atomically, JSON and YAML that is read strictly."""
+"""Writes files atomically, and reads JSON and YAML strictly."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_pl.runtime.errors import InputError, shown, warn
 
 LARGEST, DEEPEST = 50_000, 100  # most values of a YAML file, and most levels
-CORE_RULES = (  # YAML 1.2's rules of what is not text. PyYAML has 1.1's: `on` and `no` are booleans, 1e-4 is text
+CORE_RULES = (  # what is not text by YAML 1.2. By 1.1, which PyYAML has, `on` and `no` are booleans, and 1e-4 is text
     ("null", "(~|null|Null|NULL|)$"),
     ("bool", "(true|True|TRUE|false|False|FALSE)$"),
     ("int", "([-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"),
@@ -47,7 +47,7 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def open_to_append(path: Path) -> io.FileIO:
-    """Open a file to append to it, without a buffer. A link in its place goes; what lies behind it stays as it is."""
+    """Open a file to append to it, without a buffer. A link at this path is removed; its target stays as it is."""
     if path.is_symlink():
         path.unlink()
     return io.FileIO(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
@@ -60,7 +60,7 @@ def write_json(path: Path, value: object) -> None:
 
 @contextmanager
 def reading(path: Path, remedy: str) -> Iterator[Path]:
-    """An InputError that names the file, in place of an error of reading it."""
+    """Turn an error of reading a file into an InputError that names the file."""
     try:
         yield path
     except InputError:
@@ -71,7 +71,7 @@ def reading(path: Path, remedy: str) -> Iterator[Path]:
 
 
 def why_unwritable(folder: Path) -> str | None:
-    """Why 1 MiB cannot be written into a folder, which is made; None where it can."""
+    """Why 1 MiB cannot be written into a folder; None if it can. Makes the folder if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -91,7 +91,7 @@ def check_writable(folder: Path) -> None:
 
 
 def parse_json(text: bytes | str, form: Any) -> Any:
-    """A JSON text that has a form, which is a type. Raises a ValueError that says, on one line, where it has not."""
+    """The value of a JSON text. Raises a ValueError that says, on one line, where it does not have the type `form`."""
     try:
         return _validator(form).validate_json(text)
     except ValidationError as error:
@@ -119,7 +119,7 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
 class _StrictLoader(yaml.SafeLoader):
     """YAML by CORE_RULES. A key that is set twice is refused, where plain YAML silently takes the last value.
 
-    So are values inside of DEEPEST others, and more than LARGEST values, where each alias counts as what it stands for.
+    More than DEEPEST nested values are refused, and more than LARGEST in all. An alias counts as what it stands for.
     """
 
     yaml_implicit_resolvers = {None: [(f"tag:yaml.org,2002:{tag}", re.compile(form)) for tag, form in CORE_RULES]}

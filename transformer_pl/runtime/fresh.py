@@ -17,8 +17,8 @@ ANSWER = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import answer
 def fresh(function: Callable[..., int], *arguments: Any) -> int:
     """Call a function of a command, print what it prints, and return its exit code: 0 or 1.
 
-    Both must be picklable. Raises its InputError, and a RuntimeError where a signal has stopped it. An interruption
-    here stops it, and waits until it has saved.
+    The function and its arguments must be picklable. Raises the function's InputError, and a RuntimeError if a signal
+    has stopped it. An interruption of this process also stops the function, and waits until it has saved its work.
     """
     here, there = Pipe()
     with subprocess.Popen(

@@ -61,7 +61,7 @@ def _answer(
     environment: the variables of the parent.
     what, function, arguments: as for `isolated`.
     """
-    os.environ.update(environment)  # it was forked from a server that began with another one
+    os.environ.update(environment)  # the server that it was forked from began with other variables
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the parent, which then kills this process
     stop_with_parent()
     faulthandler.enable(2)  # prints the line at which native code crashes

@@ -16,7 +16,7 @@ NOT_GLIBC = (AttributeError, OSError, TypeError)
 def gpus() -> list[str]:
     """The GPUs that torch can use, as CUDA_VISIBLE_DEVICES names them: NVIDIA's, or AMD's in a build for ROCm.
 
-    None if it is built for CPUs only. Apple's are not used.
+    The list is empty if torch is built for CPUs only. GPUs of Apple are not used.
     """
     count = len(_capabilities())
     with suppress(PackageNotFoundError):
@@ -26,7 +26,7 @@ def gpus() -> list[str]:
 
 
 def amd_gpus(root: Path = Path("/")) -> int:
-    """How many GPUs AMD's driver shows; this was tried on none."""
+    """How many GPUs AMD's driver shows. Nobody has tried this on such a GPU."""
     return sum(file.read_text().strip() != "0" for file in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id"))
 
 
@@ -42,8 +42,10 @@ def peak_flops(gpu: str) -> float | None:
 
 
 def has_bfloat16() -> bool:
-    """Whether a GPU of this machine computes in bfloat16. NVIDIA's before compute capability 8, such as a T4, do not:
-    torch lets them emulate it, slower than float32."""
+    """Whether a GPU of this machine computes in bfloat16.
+
+    NVIDIA's before compute capability 8, such as a T4, do not: torch lets them emulate it, slower than float32.
+    """
     majors = _capabilities()
     return not majors or any(not 0 < major < 8 for major in majors)
 
@@ -63,7 +65,7 @@ def cpu_cores() -> list[int]:
 
 
 def cpu_limit(root: Path = Path("/")) -> int | None:
-    """How many cores a container has time for, rounded up, though it shows all of the machine's; None: no limit."""
+    """How many cores a container may use by its share of time, rounded up, though it shows all; None: no limit."""
     limits = []
     with suppress(OSError):  # not on Linux
         groups = (root / "proc/self/cgroup").read_text()

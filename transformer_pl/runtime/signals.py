@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
-GROUP_GRACE_S = 100.0  # the same of a trial of several processes, which look for a signal only when they log
-JOB_GRACE_S = 120  # between SLURM's warning and the time limit of a job, in which all of its trials end
+GROUP_GRACE_S = 100.0  # the same for a trial of several processes, which look for a signal only when they log
+JOB_GRACE_S = 120  # between SLURM's warning and a job's time limit: all trials of the job end in this time
 
 
 class Stopped(BaseException):
@@ -46,7 +46,7 @@ def component_code() -> Iterator[None]:
 
 
 def install_handler(handler: Any) -> None:
-    """Install a handler of STOPPING; but `nohup` lets SIGHUP be ignored."""
+    """Install a handler for the signals of STOPPING. SIGHUP stays ignored if `nohup` has asked for that."""
     for signum in STOPPING:
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, handler)
@@ -55,7 +55,7 @@ def install_handler(handler: Any) -> None:
 def expect_another() -> None:
     """After a first signal, let Ctrl-C end the process at once. Ignore others: SLURM and a sweep may both send SIGTERM.
 
-    What goes to a closed terminal goes nowhere, because writing there would fail.
+    Output to a closed terminal is discarded from now on, because writing there would fail.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for signum in (signal.SIGTERM, signal.SIGHUP):

@@ -20,12 +20,12 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, b
 
 
 def plain(text: str) -> str:
-    """The text with its control characters escaped, by which a stranger's runs folder could steer a terminal."""
+    """The text with its control characters escaped. With them, a runs folder of a stranger could steer the terminal."""
     return STEERING.sub(lambda character: ascii(character[0])[1:-1], text)
 
 
 def for_output(text: str) -> str:
-    """What to print of a text that is for programs: itself, but on a terminal it is `plain`."""
+    """How to print a text for programs: unchanged, but `plain` on a terminal."""
     return plain(text) if sys.stdout.isatty() else text
 
 
@@ -77,7 +77,7 @@ def format_duration(seconds: float) -> str:
 def shown_stages(console: Console) -> Iterator[Callable[[str, int, int | None], None]]:
     """Show what is being done: a line for each stage, in a terminal with a bar.
 
-    Yields what is to be called with the name of a stage, how much of it is done, and how much there is, where known.
+    Yields a function. Call it with the name of a stage, how much of it is done, and how much there is, if known.
     """
     with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
         bars: dict[str, TaskID] = {}

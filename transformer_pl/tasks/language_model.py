@@ -26,7 +26,7 @@ def bits_per_byte(sums: np.ndarray) -> np.ndarray:
 
 
 class LanguageModel(Task):
-    """Documents and their loss. It is counted by bytes, so that models with other tokenizers can be compared."""
+    """Documents and their loss per byte, which is comparable between models with different tokenizers."""
 
     measure = Measure(
         "bpb", "bits/byte", 1, bits_per_byte, of_loss=True, highest=math.inf, lower_is_better=True, digits=3
@@ -39,7 +39,7 @@ class LanguageModel(Task):
     def corpus(self, data: Data) -> Corpus:
         """The documents of a folder, else of a dataset of the hub, else sentences of the synthetic corpus.
 
-        Of a dataset for translation they are the sentences in `data.target`.
+        If the dataset is for translation, the documents are its sentences in `data.target`.
         """
         if data.path is not None:
             corpus = folder_corpus(data.path, data, has_source=False)
@@ -48,7 +48,7 @@ class LanguageModel(Task):
         return replace(corpus, fingerprint=corpus.fingerprint | {"text": data.target})
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
-        """The bytes of each document, and one for its end. Their loss is known to the model alone."""
+        """The number of bytes of each document, and one for its end. The evaluation adds their loss, by the model."""
         return Scores({}, [[len(document.encode()) + 1] for document in references], "utf-8, one byte for each end")
 
     def sides(self, data: Data) -> tuple[str, str]:

@@ -6,8 +6,8 @@ Vinyals et al. 2015 (arXiv:1412.7449): brackets with labels, and each part of sp
     (S (NP-SBJ (DT The) (NN dog)) (VP (VBZ sleeps)) (. .))     The dog sleeps .
                                                                (S (NP DT NN )NP (VP VBZ )VP . )S
 
-Left out are traces (-NONE-) with the constituents that dominate nothing else, what follows - or = in a label
-(functions, indexes), and a root that has no label, or TOP, ROOT or S1.
+The linear form leaves three things out: traces (-NONE-) with the constituents that dominate nothing else; what follows
+- or = in a label (functions, indexes); and a root that has no label, or the label TOP, ROOT or S1.
 """
 
 import itertools
@@ -170,9 +170,9 @@ def bracket_counts(hypothesis: str, reference: str) -> list[int]:
     words with them. The root is not counted. ADVP and PRT are one label (Sekine and Collins,
     https://nlp.cs.nyu.edu/evalb/, sections 6 and 7 of its README).
 
-    evalb leaves out a sentence whose output is no tree, or has other words. This would flatter a model, so here it is
-    repaired as by Vinyals et al. (see `read_linear`): surplus words are left out, and missing words are in none of its
-    constituents.
+    evalb leaves out a sentence whose output is no tree, or has other words. This would flatter a model, so here the
+    output is repaired as by Vinyals et al. (see `read_linear`): surplus words are left out, and missing words are in
+    none of its constituents.
     """
     tags = read_linear(reference)[0]
     before = np.cumsum([0, *(tag not in PUNCTUATION for tag in tags)]).tolist()  # words that count before a position

@@ -1,7 +1,7 @@
 """Checkpoints: what a trial needs to continue exactly where it was interrupted.
 
-Lightning's ModelCheckpoint does not do for that. By minutes it saves between micro-batches, whose gradients no
-checkpoint holds, and before a validation that is due at the same step, which a resumed training skips.
+Lightning's ModelCheckpoint is not enough for that. If it saves by minutes, it may do so between micro-batches, whose
+gradients no checkpoint holds, or before a validation that is due at the same step, which a resumed training skips.
 """
 
 import math
@@ -38,9 +38,9 @@ class CheckpointFiles(TorchCheckpointIO):
 class Checkpoints(L.Callback):
     """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and when a signal asks to stop.
 
-    With `average` k > 1 the weights of the last k validations are kept beside it (Section 6.1), and a validation is of
-    their mean, which is what will be scored; the end of the training counts as one. Nothing is saved of a training that
-    has diverged.
+    With `average` k > 1 the weights of the last k validations are kept beside the checkpoint (Section 6.1). Then a
+    validation measures their mean, which is what will be scored. The end of the training counts as a validation.
+    Nothing is saved of a training that has diverged.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Checkpoints(L.Callback):
         return self.folder / f"weights.{step:09d}.pt"
 
     def _check(self, trainer: L.Trainer) -> TransformerModule:
-        """The module, if the training may be saved: it has not diverged, and is still this process's."""
+        """The module. Raises an error if the training has diverged, or if another process has taken it over."""
         module = cast(TransformerModule, trainer.lightning_module)
         module.stop_if_diverged()
         self.check()

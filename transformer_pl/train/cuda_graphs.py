@@ -20,7 +20,7 @@ from transformer_pl.model.slots import Auxiliary, Stepwise, modules_with
 from transformer_pl.runtime.terminal import plain
 
 FREE = 0.2  # the share of the card's memory that graphs leave free
-OF_LOSS, OF_GRADIENTS = 1e-4, 1e-3  # rounding: how far a padded batch, and a replay, may be from what they stand for
+OF_LOSS, OF_GRADIENTS = 1e-4, 1e-3  # how much rounding may change the loss of a padded batch, and gradients of a replay
 
 
 class Losses(NamedTuple):
@@ -43,8 +43,8 @@ def why_no_graphs(config: Config, model: nn.Module) -> str | None:
     reasons = {
         "several processes train together": trainer.devices * trainer.num_nodes > 1 or trainer.strategy != "auto",
         f"trainer.precision is {trainer.precision}": trainer.precision == "16-mixed",
-        "a component has at_step, whose numbers would stay those of one step": any(modules_with(model, Stepwise)),
-        "a component has an auxiliary loss, which would count added rows": any(modules_with(model, Auxiliary)),
+        "a component has at_step, and a graph would repeat the numbers of one step": any(modules_with(model, Stepwise)),
+        "a component has an auxiliary loss, which would count rows of padding": any(modules_with(model, Auxiliary)),
         f"{', '.join(changing)} may change the model, unless it has in_identity: false": changing,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -55,7 +55,7 @@ class StepGraphs:
 
     The first replay of a shape is compared with the same pass without a graph and with the same random numbers. Where
     they differ, or where a pass cannot be captured, one line says why, and all passes are computed without graphs from
-    then on. On a CPU all are.
+    then on. On a CPU there are no graphs.
 
     compute: the forward pass of a batch, whose `tokens` are a tensor.
     module: what it trains, a model and its loss.
@@ -65,15 +65,15 @@ class StepGraphs:
         self.compute, self.module = compute, module
         self.are_used = True
         self._captured: dict[tuple[torch.Size, ...], _Captured | None] = {}  # None where memory was not enough
-        self._pool: Any = None  # of memory: one for all graphs, of which no two run at once
-        self._stream: Any = None  # that captures: a stream has workspaces of its own
-        self._pass_bytes = 0  # that a pass without a graph takes
+        self._pool: Any = None  # the memory of all graphs: they can share it, as no two run at once
+        self._stream: Any = None  # on which graphs are captured: each stream has its own workspaces
+        self._pass_bytes = 0  # the memory that a pass without a graph takes
         self._places: list[Any] = []  # where weights and buffers lie, and which weights are trained
         self._gradients: dict[nn.Parameter, Tensor] = {}  # replays add to these tensors, so they stay
         self._rows_are_checked = False
 
     def zero_gradients(self) -> None:
-        """Set the gradients to zero before a global batch, where the graphs expect them."""
+        """Set the gradients to zero before a global batch, in the tensors to which the graphs add them."""
         places: list[Any] = [(weight.data_ptr(), weight.requires_grad) for weight in self.module.parameters()]
         places += [buffer.data_ptr() for buffer in self.module.buffers()]
         if places != self._places:  # something has put other tensors in their place, or has frozen weights
@@ -111,7 +111,7 @@ class StepGraphs:
         self._captured, self._gradients, self._pool = {}, {}, None
 
     def _checked(self, batch: Batch) -> Batch:
-        """The first batch; without its padding where padding makes a difference to the model or its loss."""
+        """The first batch. If its padding changes the loss, refuse graphs, and return the batch without padding."""
         rows = (batch.target_out != PAD).any(1)
         rows[0] = True
         source, target_in, target_out = (_without_padding(side[rows]) for side in batch[:3])
@@ -143,7 +143,7 @@ class StepGraphs:
         return Losses(loss.detach(), sums)
 
     def _capture(self, batch: Batch) -> _Captured | None:
-        """A graph for batches of this shape. None, and no more graphs, where it would not compute what a pass does."""
+        """A graph for batches of this shape. Returns None and refuses all graphs if it computes something else."""
         self._stream = self._stream or torch.cuda.Stream()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -156,7 +156,7 @@ class StepGraphs:
         if not self.are_used:
             return None
         graph, own = torch.cuda.CUDAGraph(), Batch(*map(torch.clone, batch))  # type: ignore[arg-type]
-        outside = torch.cuda.stream(torch.cuda.current_stream())  # a capture that fails does not leave its stream
+        outside = torch.cuda.stream(torch.cuda.current_stream())  # restores the stream that a failed capture stays on
         try:
             with self._undone(), outside, torch.cuda.graph(graph, self._pool, self._stream):
                 losses = self._passed(own)
@@ -174,9 +174,9 @@ class StepGraphs:
         return captured
 
     def _gradients_of_two(self, compute: Callable[[], Losses]) -> list[Tensor]:
-        """The summed gradients of two passes in a row: a number that a graph repeats would show in the second.
+        """The summed gradients of two passes in a row: a random number that a graph repeats would show in the second.
 
-        Refuses a model that keeps its own numbers, or draws them, where a graph would not.
+        Refuses graphs for a model that keeps or draws numbers in Python, because a replay would not.
         """
         with self._undone():
             before = self._kept_in_python()

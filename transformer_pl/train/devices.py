@@ -20,8 +20,8 @@ TORCHRUN, STEP = "TORCHELASTIC_RUN_ID", "SLURM_STEP_NUM_TASKS"  # set by torchru
 def hide_ranks() -> None:
     """Remove RANK_VARIABLES from the environment.
 
-    They may be set although nothing has started other processes: managers of pods set RANK, images of vendors
-    LOCAL_RANK, sbatch SLURM_NTASKS. The trials of a sweep that is a task of SLURM would also take its rank for theirs.
+    They may be set although no other process was started: managers of pods set RANK, images of vendors LOCAL_RANK, and
+    sbatch SLURM_NTASKS. And if a sweep is a task of SLURM, its trials would take the rank of the task for their own.
     """
     for name in filter(RANK_VARIABLES.fullmatch, list(os.environ)):
         del os.environ[name]
@@ -48,7 +48,7 @@ def join_world(trainer: Trainer) -> None:
             f"trainer.devices = {trainer.devices}, trainer.num_nodes = {nodes}: must be the processes that {launcher} "
             f"has started, {found} on {counted(found_nodes, 'node')}; change them, or how {launcher} is called"
         )
-    elif launcher == "srun":  # Lightning reads variables that may be the job's
+    elif launcher == "srun":  # the variables that Lightning reads may be those of the whole job
         env |= {"RANK": env["SLURM_PROCID"], "SLURM_NTASKS": str(count), "SLURM_NNODES": str(nodes)}
         env |= {"SLURM_NTASKS_PER_NODE": str(trainer.devices), "SLURM_NODELIST": env["SLURM_STEP_NODELIST"]}
         port = 15_000 + (10 * int(env["SLURM_JOB_ID"]) + int(env["SLURM_STEP_ID"])) % 10_000
@@ -70,8 +70,8 @@ def accelerator(trainer: Trainer, gpus: int) -> str:
 
     gpus: the number of GPUs that torch can use.
 
-    Raises an InputError if they cannot do what the config says. Lightning would fail later, wait for other nodes
-    without an end, or silently use another precision.
+    Raises an InputError if this machine cannot do what the config says. Lightning would fail later, wait without an end
+    for other nodes, or silently use another precision.
     """
     mistakes = []
     if trainer.num_nodes > 1 and not {TORCHRUN, STEP} & os.environ.keys():

@@ -1,4 +1,4 @@
-"""A trained model on whole sets: the loss of the references, translations, scores; and attention weights."""
+"""Evaluates a trained model on whole sets: the loss of the references, translations, scores, and attention weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
 class Likelihood(NamedTuple):
-    """Of each reference, in the order of the split."""
+    """How likely each reference is, in the order of the split."""
 
     nll: np.ndarray  # (sentences,) nats: the negative log-likelihood without label smoothing, EOS included
     tokens: np.ndarray  # (sentences,) EOS included
@@ -59,7 +59,7 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
 
 
 def by_sentence(likelihood: Likelihood, target: Tokens) -> Likelihood:
-    """The same with all pieces of a sentence together."""
+    """The same likelihoods, with those of all pieces of a sentence added up."""
     return Likelihood(*(np.bincount(target.sentence, values) for values in likelihood))
 
 
@@ -108,7 +108,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
 
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
-    check_code(config, trial)  # before a module is imported, and a class built: a result may name any
+    check_code(config, trial)  # before anything is imported or built, as a result may name any class
     check_classes(config.model)
     result = trial.result()
     return _load_model(config, prepared, trial, result.steps if result else config.steps)
@@ -169,7 +169,7 @@ def continuations(
 
 
 class SetScores(NamedTuple):
-    """What a model is worth on one set."""
+    """The scores of a model on one set."""
 
     metrics: dict[str, float]  # loss (nats per token), ppl, and the task's metrics, such as bleu
     hypotheses: list[str]  # its outputs; none of a language model
@@ -200,7 +200,7 @@ def _scores(hypotheses: list[str], likelihood: Likelihood, references: list[str]
 
 
 class Evaluation(NamedTuple):
-    """What a trained model is worth."""
+    """The scores of a trained model."""
 
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
     score: str  # the metric by which the task compares rows, such as bleu
@@ -218,7 +218,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     metrics: dict[str, float] = {}
     sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
     splits = [prepared.split(name) for name in sets]
-    model = _load_model(config, prepared, trial, steps)  # its components are those that this process has imported
+    model = _load_model(config, prepared, trial, steps)  # without `check_code`: this process has trained with this code
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
     check_losses((likelihood.loss for likelihood in likelihoods), steps)
     with diverged_if_not_finite(steps):
@@ -268,7 +268,7 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
     """Return the attention weights of every layer: for each site, one tensor (B, h, Lq, Lk) per layer.
 
     source (B, Ls), target (B, Lt), padded. The sites are `encoder`, `decoder` and `cross`. A site is left out if its
-    attention component has no method `weights`. Those of some are negative, or above 1.
+    attention component has no method `weights`. Some attentions have weights below 0 or above 1.
     """
     maps: dict[str, list[Tensor]] = {}
     hooks = []

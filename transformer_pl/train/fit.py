@@ -1,4 +1,4 @@
-"""Training and testing a trial: `fit_and_test` shows its steps; what they need of Lightning and torch follows."""
+"""Trains and tests a trial: `fit_and_test` shows the steps, and what they need of Lightning and torch follows."""
 
 import logging
 import os
@@ -33,7 +33,7 @@ from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
 from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
 
-LONG = 20_000  # steps of a training on a GPU from which compiling its layers, a minute or two, pays
+LONG = 20_000  # steps from which a training on a GPU gains by compiling its layers, which takes a minute or two
 
 
 class Fitted(NamedTuple):
@@ -116,7 +116,7 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, torch.Tensor], steps: int) -> None:
     """Save the weights that are scored: the last ones, or the mean of the last validations (`decode.average`).
 
-    Raises an InputError where a callback has changed the last ones when the training ended, as a mean would not show.
+    Raises an InputError if a callback has changed the last weights at the end: the mean would not show this change.
     """
     averaged = checkpoints.averaged(steps)
     if averaged:
@@ -131,8 +131,8 @@ def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, tor
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
     """Lightning's trainer for a config. It also logs the training.
 
-    Who has started the processes is what `devices.join_world` found. Under SLURM, Lightning would requeue the job by
-    itself, with a checkpoint in the working folder.
+    It tells Lightning what has started the processes, as `devices.join_world` found out. Under SLURM, Lightning would
+    requeue the job by itself, with a checkpoint in the working folder, so this is off.
     """
     plugins: list[Any] = [LightningEnvironment()]
     if devices.TORCHRUN in os.environ:
@@ -165,7 +165,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=False,
     )
-    # With each part of a batch, several processes would ask each other for SIGTERM, which waits for their GPUs.
+    # Lightning's processes would ask each other about SIGTERM at each part of a batch, which waits for their GPUs.
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     return trainer
 

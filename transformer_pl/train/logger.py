@@ -56,7 +56,7 @@ class TrialLogger(Logger):
 
     @rank_zero_only
     def start(self, step: int) -> None:
-        """Open the file for a training that continues at `step`. Later lines and those of an evaluation go."""
+        """Open the file for a training that continues at `step`. Remove later lines, and those of an evaluation."""
         lines = metrics_lines(self._path)
         kept = [text for text, line in lines if line["step"] <= step and line["kind"] != "final"]
         write_atomically(self._path, b"".join(kept).decode())

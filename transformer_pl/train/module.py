@@ -33,7 +33,7 @@ from transformer_pl.trials.metrics import perplexity
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
-    """The seed of dropout on a rank: another one for each pair, so that trials of other seeds share no masks."""
+    """The seed of dropout on a rank: each pair of the two has its own, so that trials of other seeds share no masks."""
     return int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0]) if rank else seed
 
 
@@ -53,7 +53,7 @@ class TransformerModule(L.LightningModule):
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
         self._divergence = DivergenceWatch()
-        self._is_first_pass = True  # whether a micro-batch is computed first: an optimizer may ask for several passes
+        self._is_first_pass = True  # whether the next pass is a micro-batch's first: an optimizer may ask for several
         self._rates: dict[str, float] = {}  # the learning rates of the last step
         self._next_rates: dict[str, float] = {}  # and those of the next one
         self._seconds = 0.0  # seconds of training since the last log line, without validations
@@ -94,8 +94,8 @@ class TransformerModule(L.LightningModule):
         repeats parts of its masks on a GPU: pytorch issue 198333, of 2.13.)
         """
         self._compiled = True
-        torch._dynamo.config.recompile_limit = 64  # a component may have another number in each layer
-        torch.fx.experimental._config.use_duck_shape = False  # lengths that are equal by chance are no rule
+        torch._dynamo.config.recompile_limit = 64  # a component may hold a different number in each layer
+        torch.fx.experimental._config.use_duck_shape = False  # lengths may be equal by chance, which is no rule
         masks = "align_random_eager" if on_gpu and "align_random_eager" in list_options() else "fallback_random"
         for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
             layer.compile(dynamic=True, options={masks: True})
@@ -153,7 +153,7 @@ class TransformerModule(L.LightningModule):
         return loss * parts * self.trainer.world_size
 
     def _losses(self, batch: Batch) -> Losses:
-        """The part that a batch has in the loss per target token of its global batch, and the sums that are logged."""
+        """What a micro-batch adds to the loss per target token of its global batch, and the sums that are logged."""
         with bfloat16_copies(self) if self.config.trainer.precision == "bf16-master" else nullcontext():
             loss = training_loss(self.loss, self.model, batch)
             auxiliary = self.model.auxiliary() if self._auxiliary else {}
@@ -223,14 +223,14 @@ class TransformerModule(L.LightningModule):
         check_rates(self._next_rates.values(), self.trainer.global_step + 1)
 
     def on_train_epoch_end(self) -> None:
-        """The whole training is one epoch: Lightning would begin empty ones for ever."""
+        """Raise an error if the batches end before the training does: Lightning would begin empty epochs for ever."""
         if self.trainer.global_step < self.trainer.max_steps and not self.trainer.should_stop:
             step, why = self.trainer.global_step, "a callback may have changed trainer.accumulate_grad_batches"
             raise RuntimeError(f"the batches end at step {step} of {self.trainer.max_steps}: {why}; leave it out")
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
-        if self._compiled:  # other lengths, no gradients, caches: each would be compiled again
+        if self._compiled:  # torch would compile again for other lengths, no gradients, and caches
             torch.compiler.set_stance("force_eager")
 
     @component_code()
@@ -255,7 +255,7 @@ class TransformerModule(L.LightningModule):
         prepared, keys, task = data.prepared, self.config.trainer, task_of(self.config.data)
         source, (_, references) = prepared.split("val").source, prepared.text("val")
         chosen = evenly_spaced(len(source), keys.val_sample)
-        quick = Decode(beam=1)  # no key of decoding counts: trials that differ in these share their training
+        quick = Decode(beam=1)  # keys of decoding do not count: trials that differ only in these share a training
         with diverged_if_not_finite(self.trainer.global_step):
             sample = source.take(chosen)
             hypotheses = best_translations(self.model, sample, prepared.tokenizer, quick, keys.eval_tokens)

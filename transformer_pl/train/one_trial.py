@@ -37,7 +37,7 @@ PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepie
 def train_trial(run: TrialRun, rerun: bool, checked: Checked) -> int | None:
     """Train and evaluate a trial, record how it ended, and return the exit code.
 
-    None: another process has ended it meanwhile.
+    Returns None if another process has ended the trial meanwhile.
     """
     fit.on_gpu(run.config)  # or an InputError
     with shown_stages(command_console()) as on_progress:
@@ -55,7 +55,7 @@ def train_trial(run: TrialRun, rerun: bool, checked: Checked) -> int | None:
 
 
 def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
-    """The part of a process that is not rank 0. It does not train where rank 0 does not either."""
+    """What a process does that is not rank 0: it trains along, unless rank 0 reuses the weights of another trial."""
     fit.use_threads(run.config, run.trial)
     if not fit.trained_elsewhere(run, rerun):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
@@ -149,14 +149,14 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             vocabulary=value_digest(prepared.tokenizer.vocabulary()),
             finished=time.strftime("%Y-%m-%d %H:%M:%S"),
         )
-        trial.set_status("done")  # it is when it has a result, with which the next process may have the trial
+        trial.set_status("done")  # before the result: from then on another process may have the trial
         trial.finish(result)
         wandb.send_summary(result)
     return result
 
 
 def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
-    """Write what is trained, with what, and where; and set the number of threads, which is part of that."""
+    """Record the config, the code and the machine of a training. Also set its number of threads, which is recorded."""
     config, trial = run.config, run.trial
     keep_sources(
         [*custom_components_by_key(config).values(), *config.trainer.callbacks, Component(path=config.data.task)],

@@ -1,4 +1,4 @@
-"""The precision of training that Lightning does not have."""
+"""The precision `bf16-master`, which Lightning does not have."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 @contextmanager
 def bfloat16_copies(module: nn.Module) -> Iterator[None]:
-    """`bf16-master`: within it, the weights and buffers of a module are copies in bfloat16.
+    """Within this context, the weights and buffers of a module are copies in bfloat16, for `bf16-master`.
 
     A forward pass computes with one copy of each weight. Gradients flow through the copy to the float32 weight, the
     master, which Adam changes (Micikevicius et al. 2018, Section 3.1). What lies between two layers is bfloat16, too,
     where under `bf16-mixed` it is float32. What a pass changes in a buffer stays. Validations, checkpoints and saved
-    weights are the masters'.
+    weights use the masters.
     """
     places: list[tuple[Any, str, Tensor]] = [
         (tensors, name, tensor)

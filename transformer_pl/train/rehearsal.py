@@ -1,10 +1,10 @@
 """The rehearsal: a row's own training, made small, from its text to its score, before anything starts.
 
-A part around the model that is not the core's (a callback, a logger, an optimizer, a schedule, a loss, a tokenizer, a
-task) meets everything that it will meet: training, validation, a checkpoint, another process that continues, averaging,
-evaluation, decoding, scoring. What fails here would fail, or be wrong without a word, after hours. The stages run in
-child processes (`stages.py`): one trains to the end, a second one is stopped half-way, and a third one continues, which
-must come to the same weights and scores.
+A part around the model that is not in `transformer_pl` (a callback, a logger, an optimizer, a schedule, a loss, a
+tokenizer, a task) meets everything that it will meet later: training, validation, a checkpoint, another process that
+continues, averaging, evaluation, decoding, scoring. What fails here would otherwise fail, or be wrong without a word,
+after hours. The stages run in child processes (`stages.py`): one trains to the end, a second one is stopped half-way,
+and a third one continues and must come to the same weights and scores.
 """
 
 import importlib.metadata
@@ -66,7 +66,7 @@ class Rehearsal(NamedTuple):
 
 
 def own_parts(config: Config) -> dict[str, Component]:
-    """The parts of a training, around the model, that are not the core's, by a name that begins with their key."""
+    """The parts around the model that are not in `transformer_pl`, by a name that begins with their key."""
     parts = {
         key: part for key, part in custom_components_by_key(config).items() if not key.startswith(("model.", "decode."))
     }
@@ -133,7 +133,7 @@ def _was_tried() -> bool:
 def check_match(passes: Iterable[tuple[str, float]]) -> None:
     """Raise an InputError for rows whose FLOPs optim.match=flops cannot match, as it counts one pass for each batch.
 
-    passes: by the name of each row.
+    passes: the name of each row, and how many passes it computes for each batch.
     """
     rule = "must compute one pass of the model for each batch with optim.match=flops, which counts no more"
     wrong = [f"row `{name}`: {rule}, but computes {found:g}; leave it out" for name, found in passes if found != 1]

@@ -1,4 +1,7 @@
-"""What the children of a rehearsal do: a small dataset, the laws that each kind of part must keep, small trainings."""
+"""The stages of a rehearsal, each for a child process: a small dataset, checks of laws, and small trainings.
+
+A law is what all parts of a kind must keep, such as that a loss leaves out padding.
+"""
 
 import copy
 import io
@@ -49,8 +52,8 @@ BATCHES = 4  # of an epoch, at least
 MERGES = 40  # merges of a vocabulary that is learned from so few sentences
 LONG = 1000  # sentences that are joined to a long one, whose end no tokenizer may leave out
 TRIED = 1000  # steps at which the rate of a schedule is checked
-TRIED_TOKENS = 3  # that a model is asked for after an intervention
-MUCH_SLOWER = 1e-3  # times the rate, at which a loss with finite gradients does not diverge
+TRIED_TOKENS = 3  # tokens that a model must decode after an intervention
+MUCH_SLOWER = 1e-3  # factor of the rate: so slowly, a loss with finite gradients does not diverge
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -74,9 +77,9 @@ def whole(config: Config, runs: Path, folder: Path) -> tuple[Config, dict[str, A
 
 
 def _whole(config: Config, folder: Path) -> tuple[Config, dict[str, Any]]:
-    """Train to the end, at the row's own rate, or else at a much lower one.
+    """Train to the end at the row's own learning rate or, if that diverges, at a much lower one.
 
-    A warm-up of few steps has a high rate: that a training diverges says little, unless it does at any rate.
+    A warm-up of few steps leads to a high rate, so a divergence says little unless it also happens at the lower rate.
     """
     slower = config.optim.model_copy(update={"lr_scale": config.optim.lr_scale * MUCH_SLOWER})
     for optim in (config.optim, slower):
@@ -111,7 +114,7 @@ def continued(config: Config, folder: Path) -> bool:
 
 
 def idle(config: Config, folder: Path) -> bool:
-    """Whether the callbacks have changed nothing of the training: without them it comes to the same end."""
+    """Whether the callbacks have changed nothing: a training without them comes to the same end."""
     trainer = config.trainer.model_copy(update={"callbacks": ()})
     _train(config.model_copy(update={"trainer": trainer}), folder, "alone")
     return not _unequal(folder, "whole", "alone")
@@ -131,9 +134,9 @@ def _unequal(folder: Path, name: str, other: str) -> list[str]:
 
 
 def small(config: Config, prepared: Prepared) -> Config:
-    """The config with one layer a stack and STEPS steps on the prepared sentences; as much else as a CPU allows.
+    """The config with one layer a stack and STEPS steps on the prepared sentences. Other keys stay if a CPU allows.
 
-    It is trained on a GPU where its components do not run on a CPU.
+    The small model is trained on a GPU if its components do not run on a CPU.
     """
     on_gpu = torch.cuda.is_available() and dry_run(sizes(config.model, len(prepared.tokenizer))) == "cuda"
 
@@ -170,7 +173,7 @@ def small(config: Config, prepared: Prepared) -> Config:
 
 
 def _without(plugin: Any, option: str) -> Any:
-    """A callback or logger that writes to the trial's folder, wherever it would write otherwise."""
+    """A callback or logger without its option for a folder, so that it writes to the trial's."""
     return plugin.model_copy(update={"options": {k: v for k, v in plugin.options.items() if k != option}})
 
 
@@ -198,7 +201,7 @@ def _train(config: Config, folder: Path, name: str, stop_at: int | None = None) 
 
 
 def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
-    """Few sentences of the row's own text, as its tokenizer gives them."""
+    """Write a dataset of a few sentences of the row's own text, in the tokens of its tokenizer."""
     data, corpus = config.data, open_corpus(config.data)
     prepared = prepared_dataset(data, runs, corpus)
     pairs = {name: _few_pairs(name, count, config, corpus, prepared) for name, count in SENTENCES.items()}
@@ -244,7 +247,7 @@ def _few_pairs(name: str, count: int, config: Config, corpus: Corpus, prepared: 
 
 
 def _learned_tokenizer(config: Config, pairs: list[Pair]) -> tuple[Tokenizer, bytes]:
-    """The row's own tokenizer and vocabulary; of one that has to be learned as much as so few sentences hold."""
+    """The row's own tokenizer, trained on these pairs. The vocabulary is smaller if they are too few for the row's."""
     with suppress(InputError):
         return learn_tokenizer(config.data, lambda: pairs)
     characters = set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs)))
@@ -263,7 +266,7 @@ def _rows(tokens: Tokens) -> list[list[int]]:
 
 
 def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
-    """Every sentence becomes tokens, whole, whatever stands beside it, and text again."""
+    """Every sentence becomes tokens as a whole, whatever stands beside it, and these become text again."""
     if not all(isinstance(token, str) for token in tokenizer.vocabulary()):
         raise tokenizer.wrong("vocabulary", "give a text for each token")
     if len(tokenizer.vocabulary()) != len(tokenizer):
@@ -293,7 +296,7 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
 
 
 def _lost_text(config: Config, prepared: Prepared) -> list[str]:
-    """A note on a tokenizer whose tokens do not have the whole text, which a loss by its bytes would flatter."""
+    """A note if the tokens of a language model lose some of the text, because its loss per byte would look too good."""
     texts, tokenizer = prepared.text("val")[1], prepared.tokenizer
     if task_of(config.data).has_source or tokenizer.decode(_rows(tokenizer.encode(texts, "target"))) == texts:
         return []
@@ -321,7 +324,7 @@ def _check_schedule(config: Config, vocab_size: int) -> None:
 
 
 def _try_intervention(config: Config) -> None:
-    """It changes a model with the layers and the sizes of its row, which still runs, at once and step by step."""
+    """An intervention leaves a model of the row's layers and sizes that still runs, at once and step by step."""
     model_sizes = sizes(config.model, config.data.vocab_size)
     device, (_, model, source, target) = dry_run(model_sizes), small_model(model_sizes)
     intervene(model, config)
@@ -339,8 +342,8 @@ def _try_intervention(config: Config) -> None:
 def _check_loss(module: TransformerModule, batch: Batch) -> None:
     """The loss is a sum over tokens, without padding, and changes nothing that it is given.
 
-    It is computed without dropout. A loss that draws random numbers has no one value, and need not show that it is a
-    sum.
+    It is computed without dropout. A loss that draws random numbers has no fixed value, so padding and the sum are not
+    tested.
     """
     path, model, loss = module.optim.loss.path, module.model, copy.deepcopy(module.loss)
 
@@ -439,7 +442,7 @@ class Observer(L.Callback):
             self._check_optimizer(trainer.optimizers[0], module)
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer, module: Any) -> None:
-        """It trains every weight that has a gradient, and reads what its groups say."""
+        """The optimizer trains every weight that has a gradient, and reads every key of its groups."""
         name = f"optim.optimizer = {module.optim.optimizer.path}"
         weights = dict(module.model.named_parameters())
         grouped = {id(weight) for group in optimizer.param_groups for weight in group["params"]}

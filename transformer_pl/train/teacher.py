@@ -1,4 +1,4 @@
-"""A teacher: the model of a finished trial, which the loss of another trial asks (`optim.loss`)."""
+"""Teachers: models of finished trials, whose predictions the loss of another trial uses (`optim.loss`)."""
 
 import inspect
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ def build_loss(optim: Optim, config: Sizes, teachers: dict[str, Teacher]) -> Any
 
 
 def load_teachers(config: Config, runs: Path, prepared: Prepared) -> dict[str, Teacher]:
-    """The models of the trials that the options of a loss name. One that is None is a model with first weights.
+    """The models of the trials that the options of a loss name. For None, an untrained model stands in.
 
     Raises an InputError for a trial that cannot be used.
     """
@@ -61,7 +61,7 @@ def load_teachers(config: Config, runs: Path, prepared: Prepared) -> dict[str, T
 
 
 def without_teachers(loss: Component) -> Component:
-    """The loss with None for each trial that it names, so that a model with first weights stands in for it."""
+    """The loss with None for each trial that it names, so that an untrained model stands in for it."""
     return loss.model_copy(update={"options": loss.options | dict.fromkeys(_named(loss))})
 
 
@@ -87,6 +87,6 @@ def _find(option: str, name: object, runs: Path, data: str) -> FinishedTrial:
         remedy = "train it first, or take an id that `python -m transformer_pl.sweep --list` shows"
         raise InputError(f"{value}: must be the id of a finished trial in {runs}, but none has it; {remedy}")
     if (teacher := by_id[str(name)]).trial.data() != data:
-        rule = "must be a trial on the same text with the same vocabulary, but is of another"
+        rule = "must be a trial on the same text with the same vocabulary, but has another text or vocabulary"
         raise InputError(f"{value}: {rule}; choose a trial with the same keys of data")
     return teacher

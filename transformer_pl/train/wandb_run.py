@@ -169,8 +169,8 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
     """Open the W&B run of a folder: under the id that the folder keeps, or the one that W&B's agent gives.
 
     The environment variables of W&B win over `name` and the default project. The run is online where there is an API
-    key and the server answers, and offline otherwise, or where the user wants that. That of a report replaces the one
-    before it.
+    key and the server answers, and offline otherwise, or where the user wants that. The run of a report replaces the
+    earlier one.
     """
     import wandb
 
