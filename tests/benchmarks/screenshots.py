@@ -3,7 +3,7 @@
     python tests/benchmarks/screenshots.py [page] [study] [terminal]
 
 The page is of the trials in sweeps/results. The study has small models that are trained for it, in two minutes. The
-terminal is tmux's, half a minute after a sweep has begun there. Needs Chromium, tmux and the extra `dev`.
+terminal is that of tmux, 40 seconds after a sweep has begun there. Needs Chromium, tmux and the extra `dev`.
 """
 
 import io

@@ -132,6 +132,7 @@ def test_factors_and_pairs_are_tables_of_their_own(words):
     assert (pair["row"], pair["other"]) == ("h=4", "base") and float(pair["difference.p"]) < 0.05
     assert "two or three factors" in refused(*words, "--factors")
     assert "give one" in refused(*words, "--factors", "--pairs")
+    assert "--base" in refused(*words, "--pairs", "--base=h=4")
 
 
 def test_a_margin_is_of_the_metric_that_is_compared(words):

@@ -18,14 +18,15 @@ def test_a_page_is_drawn_for_another_table_alone(tmp_path):
     """`report --seeds 1 --format html` writes its page and table over those of a sweep with three seeds."""
     ours, others = table("three seeds"), table("one seed")
     command, pages = SweepCommand(SweepOptions(file=Path("grid.yaml")), tmp_path, Console(file=io.StringIO())), []
+    sent = []  # to W&B
 
     def draw():
         (tmp_path / "report.html").write_text("page")
         pages.append("page")
 
     def drawn(exit_code=0):
-        assert command.publish(ours, draw, [], exit_code) == exit_code
-        assert (tmp_path / "table.md").read_text() == ours.markdown()
+        assert command.publish(ours, draw, lambda: sent.append("page"), [], exit_code) == exit_code
+        assert (tmp_path / "table.md").read_text() == ours.markdown() and sent == pages
         return len(pages)
 
     assert drawn(143) == 0 and drawn() == 1 and drawn() == 1

@@ -66,8 +66,8 @@ class ReportOptions(TableOptions):
             raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
         if self.together and len(self.files) < 2:
             raise InputError("--together: is for several sweep files, but one is given; give more")
-        if self.pairs and self.margin:
-            raise InputError("--margin: is for differences from base, and not for --pairs; leave it out")
+        if self.pairs:
+            refuse_options(self, ["base", "margin"], "is for differences from base, and not for --pairs")
         if self.split != "val" and (self.format == "html" or self.wandb):
             raise InputError("--split test: the page shows the validation set; leave out --format html and --wandb")
         if self.trials and self.wandb:
