@@ -40,7 +40,7 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
-    assert "wandb sync" in printed.stdout
+    assert "wandb sync" in printed.stderr
 
 
 def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):

@@ -70,10 +70,11 @@ class SweepCommand:
         page, markdown = self.folder / "report.html", self.folder / "table.md"
         try:
             with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
-                drawn = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
+                has_page = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
+                is_new = not has_page and exit_code in (0, 1)
                 write_atomically(self.folder / "table.tex", table.latex())
                 write_atomically(self.folder / "results.csv", table.csv())
-                if exit_code in (0, 1) and not drawn:
+                if is_new:
                     with self.console.status("drawing the page"):
                         draw_page()
                     send()
@@ -84,7 +85,7 @@ class SweepCommand:
         say(self.console, f"table and results: {self.folder}")
         if page.exists():
             say(self.console, f"page: {page}")
-        if any(any(folder.glob("wandb/offline-run-*")) for folder in trials):
+        if not is_new and any(any(folder.glob("wandb/offline-run-*")) for folder in trials):  # else `send` says it
             upload = f"wandb sync {quote(str(self.options.runs))}/*/*/wandb/offline-run-*"
             say(self.console, f"W&B: kept offline; to upload: {upload}")
         return exit_code

@@ -219,7 +219,8 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
         run.define_metric("*", step_metric="step")
     out = sys.stderr if is_report else sys.stdout  # where the command may print the table itself
     if mode == "offline":
-        later = f"later: wandb sync {quote(folder)}/wandb/offline-run-*"
+        runs = f"{quote(str(Path(folder).parents[1]))}/*/*" if is_report else quote(folder)  # also those of the trials
+        later = f"later: wandb sync {runs}/wandb/offline-run-*"
         print(plain(f"W&B: offline ({reason}); {later}"), file=out, flush=True)
     elif is_report:
         print(f"W&B: {run.url}", file=out, flush=True)
