@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 
 @contextmanager
@@ -25,7 +25,9 @@ def bfloat16_copies(module: nn.Module) -> Iterator[None]:
         if tensor is not None
     ]
     masters = list(dict.fromkeys(master for *_, master in places if master.is_floating_point()))  # a shared one once
-    copies = dict(zip(masters, _Copies.apply(*masters), strict=True))
+    is_ddp = distributed.is_available() and distributed.is_initialized()  # which sends each gradient when it is there
+    groups = [[master] for master in masters] if is_ddp else [masters]
+    copies = {one: copy for group in groups for one, copy in zip(group, _Copies.apply(*group), strict=True)}
     versions = {master: copy._version for master, copy in copies.items()}
     try:
         for tensors, name, master in places:
@@ -44,7 +46,7 @@ def bfloat16_copies(module: nn.Module) -> Iterator[None]:
 
 
 class _Copies(torch.autograd.Function):
-    """All copies at once, and all gradients back at once: few kernels on a GPU, and not one for each weight."""
+    """Copies several weights at once, and their gradients back: few kernels on a GPU, and not one for each weight."""
 
     @staticmethod
     def forward(ctx: Any, *masters: Tensor) -> tuple[Tensor, ...]:
