@@ -135,6 +135,11 @@ def test_factors_and_pairs_are_tables_of_their_own(words):
     assert "--base" in refused(*words, "--pairs", "--base=h=4")
 
 
+@pytest.mark.parametrize("other", [["--pairs"], ["--split=test"], ["--trials", "--format=csv"]])
+def test_what_the_page_does_not_have_is_not_sent_to_wandb(words, other):
+    assert "--wandb" in refused(*words, "--wandb", *other)
+
+
 def test_a_margin_is_of_the_metric_that_is_compared(words):
     _, row = records(*words, "--margin=bleu=90")
     assert row["val/bleu.difference.within.90"] == "equal*"
