@@ -38,12 +38,12 @@ def picture(url: str, name: str, height: int, width: int = 900, click: str = "")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": height})
-        page.goto(url)
+        shown = browser.new_page(viewport={"width": width, "height": height})
+        shown.goto(url)
         if click:
-            page.get_by_label(click).click()
+            shown.get_by_label(click).click()
             time.sleep(5)  # until it is drawn
-        page.screenshot(path=FIGURES / name)
+        shown.screenshot(path=FIGURES / name)
         browser.close()
 
 

@@ -6,7 +6,6 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 """
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -301,9 +300,9 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
             check_writable(folder)
             write_page(sweep, planned, table, folder)
     if options.wandb:
-        from transformer_pl.train.wandb_run import send_report
+        from transformer_pl.train.wandb_run import is_disabled, send_report
 
-        if os.environ.get("WANDB_MODE") == "disabled":
+        if is_disabled():
             warn("--wandb: nothing is sent, because WANDB_MODE is disabled")
         send_report(folder, sweep.name, sweep.project, table.records, read_plan(folder))
     made = folder / "report.html" if options.format == "html" else table

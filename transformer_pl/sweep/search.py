@@ -41,6 +41,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     studies.check_drawing(search, sampler_of(0), pruner)
     command = SweepCommand(options, sweep_folder(search, options), console)
     folder, configs = command.folder, search.single_changes()
+    place = options.storage or folder / studies.JOURNAL  # of the study
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
     rehearsals = check_all(configs, options.runs)
@@ -52,8 +53,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
     if options.plan:
-        parts = type(sampler_of(0)).__name__, type(pruner).__name__, options.storage or folder / studies.JOURNAL
-        say(console, "sampler: {}; pruner: {}; study: {}".format(*parts))
+        drawn, stopped = type(sampler_of(0)).__name__, type(pruner).__name__
+        say(console, f"sampler: {drawn}; pruner: {stopped}; study: {place}")
         if left := _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console):
             say(console, command.workers(configs, left).describe(left))
         return 0
@@ -78,7 +79,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     folders = [options.runs / "trials" / record["folder"] for record in trained]
     send = partial(send_report, folder, search.name, search.project, table.records, read_plan(folder))
     exit_code = command.publish(table, draw_page, send, folders, exit_code)
-    say(console, f"to browse the study: optuna-dashboard {options.storage or folder / studies.JOURNAL}")
+    say(console, f"to browse the study: optuna-dashboard {place}")
     return exit_code
 
 

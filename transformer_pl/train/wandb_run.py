@@ -37,6 +37,11 @@ SEND_S = 30.0  # seconds that it gets where its server answers, or where the run
 # In the trial
 
 
+def is_disabled() -> bool:
+    """Whether the environment turns W&B off, so that no process needs to be started."""
+    return os.environ.get("WANDB_MODE") == "disabled"
+
+
 class WandbRun:
     """A W&B run, usually of a trial. No method fails when W&B does, and only `finish` waits."""
 
@@ -44,7 +49,7 @@ class WandbRun:
         """run: the arguments of `_open_run`."""
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = run["folder"]
-        if os.environ.get("WANDB_MODE") != "disabled":
+        if not is_disabled():
             command = [sys.executable, "-m", "transformer_pl.train.wandb_run"]
             # In a session of its own, so that signals reach the trial alone, which then sends `finish`.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
