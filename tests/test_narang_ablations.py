@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ablations.adaptive_input import AdaptiveInput
 from ablations.adaptive_softmax import AdaptiveSoftmax
 from ablations.bilinear_ffn import BilinearFeedForward
 from ablations.dense_synthesizer import DenseSynthesizer
@@ -127,6 +128,20 @@ def test_a_mixture_of_softmaxes_is_a_mean_of_probabilities():
         context = torch.tanh(x @ part.W_k.weight[rows].T + part.W_k.bias[rows])
         expected = expected + pi[..., k, None] * (context @ part.weight.T).softmax(-1)
     torch.testing.assert_close(part.logits(x).softmax(-1), expected)
+
+
+def test_adaptive_input_has_shorter_vectors_for_rarer_subwords():
+    config = small_models.small({"model.d_model": 96}, 1000)
+    part, x = AdaptiveInput(config, None), torch.randn(2, 3, 96)
+    assert [tuple(A.shape) for A in part.A] == [(78, 96), (187, 24), (735, 6)]
+    rows = [A[i] @ B for A, B in zip(part.A, part.B, strict=True) for i in range(len(A))]
+    ids = torch.tensor([[0, 77, 78, 264], [265, 999, 4, 500]])
+    for of_ids, vectors in zip(ids.tolist(), part.embed(ids, "decoder"), strict=True):
+        for number, vector in zip(of_ids, vectors, strict=True):
+            torch.testing.assert_close(vector, rows[number] * math.sqrt(96))
+    torch.testing.assert_close(part.logits(x), torch.stack([x @ row for row in rows], -1))
+    for A, B in zip(part.A, part.B, strict=True):
+        assert (A @ B).std().item() == pytest.approx(96**-0.5, rel=0.2)
 
 
 @pytest.mark.parametrize("projection", [True, False])

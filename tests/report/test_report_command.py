@@ -243,13 +243,14 @@ def test_rows_have_names_of_one_s_own_in_every_format(words, tmp_path):
         _, printed[form], _ = tiny_trials.ended(report.main, *words, f"--rows={path}", f"--format={form}")
         heads, four, eight = (printed[form].rindex(text) for text in ("Heads", "four heads", "eight heads"))
         assert heads < four < eight
-        assert "four heads is" in " ".join(printed[form].split()) and "25.5" in printed[form]
+        assert "four heads is" in " ".join(printed[form].split())
+    assert "| 25.5 |" in printed["md"]
     code, out, err = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=html")
     assert code == 0, err
     page = Path(out.strip()).read_text()
     assert page.index(">Heads<") < page.index("four heads", page.index("<tbody>")) and "four heads" in page
     first, second = records(*words, f"--rows={path}")
-    assert (first["name"], second["name"]) == ("h=4", "base") and first["published"] == "25.5"
+    assert (first["name"], second["name"]) == ("h=4", "base") and first["paper/bleu"] == "25.5"
     assert first["val/bleu.difference"] == records(*words)[1]["val/bleu.difference"]
 
 
@@ -264,7 +265,27 @@ def test_rows_without_a_name_come_last_and_other_sets_show_no_number(words, tmp_
     path = write_names(tmp_path, "rows: [{heading: A}, {row: h=4, name: four, published: {bleu: 3, split: test}}]")
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=md")
     assert out.index("**A**") < out.index("| four |") < out.index("**Others**") < out.index("| base |")
-    assert "published" not in out
+    assert "paper BLEU" not in out
+
+
+def test_numbers_that_others_printed_stand_beside_their_rows(words, tmp_path):
+    """Whatever the order; their differences are to the row that is base; a row's own source comes before the file's."""
+    text = """
+source: a paper
+rows:
+  - {row: h=4, name: four, published: {bleu: 25.25, ppl: 5}}
+  - {row: base, published: {bleu: 25.75, source: a blog}}
+"""
+    for order in ("file", "score"):
+        rows = {row["name"]: row for row in records(*words, f"--rows={write_names(tmp_path, text)}", f"--sort={order}")}
+        printed = [[rows[name][f"paper/{key}"] for key in ("bleu", "bleu.difference", "ppl")] for name in rows]
+        assert dict(zip(rows, printed, strict=True)) == {"h=4": ["25.25", "-0.5", "5.0"], "base": ["25.75", "", ""]}
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md")
+    assert "| -0.50 |" in out
+    _, page, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=html")
+    assert "a paper, a blog" in Path(page.strip()).read_text()
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md", "--no-paper")
+    assert "| four |" in out and "paper BLEU" not in out
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def printed(name: str, form: str = "") -> Callable[[TableRow], str]:
 
 
 def printed_difference(paper: PublishedTable, row: TableRow) -> str:
-    return number(paper.difference(row.published, row.printed_base), "+z.1f")
+    return number(paper.difference(row.published, row.printed_base), f"+z.{paper.decimals}f")
 
 
 def score(row: ScoredRow) -> str:

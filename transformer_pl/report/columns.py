@@ -1,4 +1,4 @@
-"""The table of a sweep, in the columns of the paper's Table 3 and beside the numbers that the paper printed.
+"""The table of a sweep, in the columns of the paper's Table 3 and beside the numbers that a paper printed.
 
 A row shows the settings in which it differs from base, with the paper's sizes at every scale. A value that was not
 measured is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
@@ -44,15 +44,18 @@ def table_of(
     folder: Path | None = None,
     margin: float | None = None,
     split: str = "val",
+    paper: PublishedTable | None = None,
 ) -> Table:
-    """The table of a sweep from the results that are there, beside the paper's (see `paper_table`).
+    """The table of a sweep from the results that are there, beside a printed one.
 
+    with_paper, paper: whether one is shown and which; by default that of the task (see `paper_table`).
     folder: the sweep's folder, which says what was planned when the training started.
     """
     rows = row_results(sweep, planned, split)
-    paper = paper_table(sweep.base.data, sweep.name, with_paper)
+    if paper is None or with_paper is False:
+        paper = paper_table(sweep.base.data, sweep.name, with_paper)
     if paper and paper.split != split and split == "test":
-        paper = None  # the paper's scores are of the validation set
+        paper = None  # its scores are of the validation set
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
     unit = task_of(sweep.base.data).unit
     leaking: dict[str, None] = {}  # evaluation pairs that make a score look too good
@@ -215,8 +218,8 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
         score, key = (f"paper test {title}", f"test/{measure.name}") if of_test else (f"paper {title}", measure.name)
         printed, of_base, change = cells.printed, "The paper's row minus its base.", f"paper/{measure.name}.difference"
         columns += [
-            column("paper PPL", printed("ppl", ".2f"), "paper/ppl", f"{source} It is per wordpiece.", 3),
-            column(score, printed("score", ".1f"), f"paper/{key}", source + also, 5),
+            column("paper PPL", printed("ppl", ".2f"), "paper/ppl", source, 3),
+            column(score, printed("score", f".{paper.decimals}f"), f"paper/{key}", source + also, 5),
             column(f"paper Δ {title}", partial(cells.printed_difference, paper), change, of_base, 4, page=4),
             column("paper params", printed("weights"), "paper/params", rank=1),
             column("paper FLOPs", printed("flops"), "paper/flops", cost, 2),

@@ -1,4 +1,4 @@
-"""The rows of the paper's tables as the paper printed them, and how a config is matched to one of them."""
+"""Printed tables, such as the paper's, and which printed row stands beside a row of a sweep."""
 
 from collections.abc import Sequence
 from functools import cache, cached_property
@@ -20,6 +20,7 @@ class PublishedRow(Section):
 
     label: str
     differs: dict[str, Any] = {}
+    row: str = Field("", description="the name of the row that it stands beside, in place of `differs`")
     ppl: float | None = None
     score: float | None = Field(None, description="BLEU, or what else the table is of")
     params: float | None = Field(None, description="in millions")
@@ -40,7 +41,7 @@ class PublishedTable(Section):
     """A printed table. Its differences are to the row labelled `base`."""
 
     source: str
-    hub: str | None = Field(None, description="the dataset, as data.hub names it")
+    hub: str | None = Field(None, description="the dataset, as data.hub names it; empty: not known")
     split: Literal["val", "test"] = Field("val", description="the set that its scores are of")
     rows: list[PublishedRow]
     others: list[PublishedRow] = []  # systems that are no Transformer, and so no row of a sweep
@@ -49,12 +50,17 @@ class PublishedTable(Section):
         """The printed row with this config's settings, whatever its scale; None if there is none."""
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
-    def find_all(self, configs: Sequence[Config], base: Config | None) -> list[PublishedRow | None]:
-        """The printed row beside each config; None where there is none.
+    def find_all(
+        self, configs: Sequence[Config], base: Config | None, names: Sequence[str] = ()
+    ) -> list[PublishedRow | None]:
+        """The printed row beside each config; None where there is none. names: of the rows with these configs.
 
-        A printed row stands once: beside the config that is trained as base is, or else beside the first. A config that
-        differs from base in its data or in a component of its training has no printed row.
+        A printed row stands once: beside the row that it names, beside the config that is trained as base is, or else
+        beside the first. A config that differs from base in its data or in a component of its training has no printed
+        row, unless one names it.
         """
+        if named := {row.row: row for row in self.rows if row.row}:
+            return [named.get(name) for name in names]
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         places = sorted(range(len(configs)), key=lambda place: _unmatched_settings(configs[place]) != training)
         for place in places:
@@ -64,6 +70,11 @@ class PublishedTable(Section):
             if (row := self.find(config)) and row not in shown.values():
                 shown[place] = row
         return [shown.get(place) for place in range(len(configs))]
+
+    @cached_property
+    def decimals(self) -> int:
+        """How many decimals its scores are printed with."""
+        return max((len(f"{row.score}".partition(".")[2]) for row in self.rows if row.score is not None), default=1)
 
     @property
     def base(self) -> PublishedRow | None:

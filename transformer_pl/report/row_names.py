@@ -1,16 +1,17 @@
 """Names of one's own for the rows of a table, and headings between them: a file such as `table3.rows.yaml`.
 
+    source: Vaswani et al. 2017, Table 3
     rows:
       - heading: Heads
-      - {row: base, name: eight heads}
-      - {row: h=4, name: four heads, published: {bleu: 25.5, source: "Vaswani et al. 2017, Table 3"}}
+      - {row: base, name: eight heads, published: {bleu: 25.8}}
+      - {row: h=4, name: four heads, published: {bleu: 25.5}}
 
-`row` is what differs from base, as the table calls it. The file changes only what is printed: ids
-and folders stay the same.
+`row` is what differs from base, as the table calls it. Where a row has printed numbers, these stand beside the table in
+place of the paper's. The file changes only what is printed: ids and folders stay the same.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, ValidationError, model_validator
 
@@ -18,9 +19,11 @@ from transformer_pl.config import Section
 from transformer_pl.config.types import constraint_of
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.render import Column, Table
+from transformer_pl.report.published import PublishedRow, PublishedTable
+from transformer_pl.report.render import Table
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.files import read_yaml
+from transformer_pl.task import task_of
 
 
 class Published(Section):
@@ -36,6 +39,11 @@ class Published(Section):
         if not self.model_extra or not all(isinstance(value, int | float) for value in self.model_extra.values()):
             raise ValueError("must have a metric with its number, such as bleu: 25.5")
         return self
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """By metric."""
+        return self.model_extra or {}
 
 
 class Entry(Section):
@@ -54,9 +62,10 @@ class Entry(Section):
 
 
 class RowNames(Section):
-    """The content of a file of row names."""
+    """The content of a file of row names. source: of the printed numbers that name no other."""
 
     rows: list[Entry]
+    source: str = ""
 
     def of_rows(self) -> list[Entry]:
         """The entries that name a row."""
@@ -111,17 +120,23 @@ def reordered(sweep: Sweep, planned: list[PlannedTrial], order: list[int]) -> tu
     return sweep._replace(rows=[sweep.rows[old] for old in order], reference=reference), trials
 
 
-def with_headings(table: Table, names: RowNames, metric: str, split: str) -> Table:
-    """The table of an arranged sweep with the headings of the file and the numbers that others have printed."""
-    entries, headings = names.of_rows(), names.headings()
-    if len(entries) < len(table.rows) and headings:
-        headings[len(entries)] = "Others"
-    published = [entry.published if entry.published and entry.published.split == split else None for entry in entries]
-    numbers: list[Any] = [one and (one.model_extra or {}).get(metric) for one in published]
-    numbers += [None] * (len(table.rows) - len(numbers))
-    if any(number is not None for number in numbers):
-        sources = ", ".join(dict.fromkeys(one.source for one in published if one and one.source))
-        cells = ["" if number is None else f"{number:g}" for number in numbers]
-        column = Column("published", cells, "published", numbers, f"As printed by: {sources}." if sources else "")
-        table = table._replace(all_columns=[*table.all_columns, column])
+def printed_table(names: RowNames, sweep: Sweep, split: str) -> PublishedTable | None:
+    """The numbers that others have printed for rows of the sweep, as a table; None where there are none of this set."""
+    metric, rows, sources = task_of(sweep.base.data).measure.name, list[PublishedRow](), list[str]()
+    base = "" if sweep.base_row is None else sweep.rows[sweep.base_row].name
+    for entry in names.of_rows():
+        printed = entry.published
+        if printed and printed.split == split and {metric, "ppl"} & set(printed.numbers):
+            label, numbers = "base" if entry.row == base else "", printed.numbers
+            rows.append(PublishedRow(label=label, row=entry.row, score=numbers.get(metric), ppl=numbers.get("ppl")))
+            sources.append(printed.source or names.source)
+    source = ", ".join(filter(None, dict.fromkeys(sources))) or "no source is given"
+    return PublishedTable(source=source, hub="", split=split, rows=rows) if rows else None
+
+
+def with_headings(table: Table, names: RowNames) -> Table:
+    """The table of an arranged sweep with the headings of the file."""
+    headings, named = names.headings(), len(names.of_rows())
+    if named < len(table.rows) and headings:
+        headings[named] = "Others"
     return table._replace(headings=headings)
