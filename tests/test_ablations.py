@@ -526,6 +526,19 @@ def test_scores_add_up_from_layer_to_layer():
     torch.testing.assert_close(decoded, y, atol=1e-5, rtol=1e-4)
 
 
+def test_registers_are_vectors_that_the_encoder_alone_reads():
+    """Darcet et al. 2024: the layers of a model without registers, on longer sentences, of which the rest is kept."""
+    model = architecture("register_tokens.RegisterTokens", architecture__registers=3)
+    encoded, _, x, _, _ = stacks(model)
+    longer = torch.cat([model.registers.expand(len(x), -1, -1), x], 1)
+    sees = torch.cat([torch.ones(*SEES_KEYS.shape[:-1], 3, dtype=torch.bool), SEES_KEYS], -1)
+    for layer in model.encoder:
+        longer = normed(longer + attended(layer.self_attention, longer, longer, sees)[0], layer.residual[0])
+        longer = normed(longer + fed(layer.ffn, longer), layer.residual[1])
+    torch.testing.assert_close(encoded, longer[:, 3:], atol=1e-5, rtol=1e-4)
+    assert model.registers.shape == (3, CONFIG.d_model) and model.registers.std().item() == pytest.approx(1, rel=0.2)
+
+
 @pytest.mark.parametrize(("name", "slot", "other"), [
     ("value_residual.ValueResidual", "self_attention", "ablations.recurrent_layer.RecurrentLayer"),
     ("residual_attention.ResidualAttention", "attention", "ablations.alibi.Alibi"),
