@@ -1,4 +1,4 @@
-"""Register tokens: learned vectors that the encoder reads beside the sentence (Darcet et al. 2024, arXiv:2309.16588)."""
+"""Register tokens: learned vectors that the encoder reads with the sentence (Darcet et al. 2024, arXiv:2309.16588)."""
 
 import torch
 from torch import Tensor, nn
