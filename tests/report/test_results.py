@@ -75,7 +75,7 @@ def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, p
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
     if own := read_row_names(ROOT / file, None):
         sweep, planned = arranged(sweep, planned, own)
-    table, names = table_of(sweep, planned), printed.pop("row")
+    table, names = table_of(sweep, planned, names=own), printed.pop("row")
     columns = {column.name: column.cells for column in table.columns}
     assert f"Δ {table.rows[0].measure.title}" in printed and {name: columns[name] for name in printed} == printed
     assert all(title.startswith(name) for name, title in zip(names, columns["row"], strict=True))

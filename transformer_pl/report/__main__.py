@@ -275,7 +275,7 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
             write_search_page(results, table, folder)
     else:
         from transformer_pl.report.columns import row_results, table_of
-        from transformer_pl.report.row_names import arranged, printed_table, read_row_names, reordered, with_headings
+        from transformer_pl.report.row_names import arranged, read_row_names, reordered, with_headings
 
         sweep, planned = merged([_grid(one, read, options) for one, read in zip(files, contents, strict=True)])
         folder = sweep_folder(sweep, options)
@@ -289,8 +289,7 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
                 sweep, planned = arranged(sweep, planned, names)
             if options.sort != "file":
                 sweep, planned = reordered(sweep, planned, _order(row_results(sweep, planned, options.split), options))
-            paper = printed_table(names, sweep, options.split) if names else None
-            table = table_of(sweep, planned, options.paper, folder, margin, options.split, paper)
+            table = table_of(sweep, planned, options.paper, folder, margin, options.split, names)
             if names and options.sort == "file":
                 table = with_headings(table, names)
         if options.columns:

@@ -19,6 +19,7 @@ from transformer_pl.report import cells
 from transformer_pl.report.notes import SETS, change_note, margin_note, no_differences, summary, table_notes
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
+from transformer_pl.report.row_names import RowNames, printed_table
 from transformer_pl.report.rows import (
     ALPHA,
     RowResults,
@@ -44,16 +45,16 @@ def table_of(
     folder: Path | None = None,
     margin: float | None = None,
     split: str = "val",
-    paper: PublishedTable | None = None,
+    names: RowNames | None = None,
 ) -> Table:
     """The table of a sweep from the results that are there, beside a printed one.
 
-    with_paper, paper: whether one is shown and which; by default that of the task (see `paper_table`).
-    folder: the sweep's folder, which says what was planned when the training started.
+    with_paper: whether there is one; it is made of the numbers in the file of row names, or else that of the task (see
+    `paper_table`). folder: the sweep's folder, which says what was planned when the training started.
     """
     rows = row_results(sweep, planned, split)
-    if paper is None or with_paper is False:
-        paper = paper_table(sweep.base.data, sweep.name, with_paper)
+    paper = printed_table(names, sweep, split) if names and with_paper is not False else None
+    paper = paper or paper_table(sweep.base.data, sweep.name, with_paper)
     if paper and paper.split != split and split == "test":
         paper = None  # its scores are of the validation set
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""

@@ -12,7 +12,7 @@ from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
-from transformer_pl.report.row_names import arranged, printed_table, read_row_names, with_headings
+from transformer_pl.report.row_names import arranged, read_row_names, with_headings
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.files import check_writable
@@ -134,8 +134,7 @@ class GridCommand(SweepCommand):
         names = read_row_names(self.options.file, None)
         if names:
             sweep, trials = arranged(sweep, trials, names)
-        paper = printed_table(names, sweep, "val") if names else None
-        table = table_of(sweep, trials, self.options.paper, self.folder, paper=paper)
+        table = table_of(sweep, trials, self.options.paper, self.folder, names=names)
         if names:
             table = with_headings(table, names)
 
