@@ -13,9 +13,11 @@ from typing import Any
 from torch import nn
 
 from transformer_pl.check.__main__ import slot_of
-from transformer_pl.config import COMPONENTS, sizes
+from transformer_pl.config import COMPONENTS, custom_components, sizes
 from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.model import Transformer
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.row_names import read_row_names
 from transformer_pl.runtime.command_line import run_command
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.flops import forward_costs
@@ -70,18 +72,32 @@ def weights(key: str, path: str) -> str:
 
 
 def measured() -> dict[str, str]:
-    """By the name of a class: the difference and its interval, from the first row of demo's tables with this class."""
+    """By the name of a class: the difference and its interval, from the first row of demo's tables with this class.
+
+    Rows with this class alone come before rows that have others, too. If the base of a table has components that are
+    not the paper's, they are named.
+    """
     text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
-    found: dict[str, str] = {}
+    rows_found = list[tuple[list[str], str]]()  # the classes of a row, and its difference
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|row|"):
+        cells = [cell.strip() for cell in line[1:-1].split("|")]
+        if command := re.fullmatch(r"    python -m transformer_pl.sweep (sweeps/\S+)", line):
+            file = ROOT / command[1]
+            names = read_row_names(file, None)
+            rows = {entry.name: entry.row for entry in names.of_rows()} if names else {}
+            of_base = custom_components(read_sweep(file, None, None, {}).base.model).values()
+            base = "".join(f" from {component.path.rpartition('.')[2]}" for component in of_base)
+        elif line.startswith("|row|"):
             header = cells
-        elif line.startswith("|") and "=" in cells[0]:
+        elif line.startswith("|") and not line.startswith("|**"):
             row = dict(zip(header, cells, strict=True))
-            for name in re.findall(r"=([A-Z]\w+)", cells[0]):
-                if row.get("Δ BLEU"):
-                    found.setdefault(name, f"{row['Δ BLEU']} ({row['Δ 95 %']})")
+            if row.get("Δ BLEU"):
+                classes = re.findall(r"=([A-Z]\w+)", rows.get(cells[0], cells[0]))
+                rows_found.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']}){base}"))
+    found: dict[str, str] = {}
+    for classes, difference in sorted(rows_found, key=lambda one: len(one[0])):
+        for name in classes:
+            found.setdefault(name, difference)
     return found
 
 
