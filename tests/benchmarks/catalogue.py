@@ -78,13 +78,13 @@ def measured() -> dict[str, str]:
     not the paper's, they are named.
     """
     text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
-    rows_found = list[tuple[list[str], str]]()  # the classes of a row, and its difference
+    differences = list[tuple[list[str], str]]()  # the classes of a row, and its difference
     for line in text.splitlines():
         cells = [cell.strip() for cell in line[1:-1].split("|")]
         if command := re.fullmatch(r"    python -m transformer_pl.sweep (sweeps/\S+)", line):
             file = ROOT / command[1]
-            names = read_row_names(file, None)
-            rows = {entry.name: entry.row for entry in names.of_rows()} if names else {}
+            own = read_row_names(file, None)
+            row_of = {entry.name: entry.row for entry in own.of_rows()} if own else {}
             of_base = custom_components(read_sweep(file, None, None, {}).base.model).values()
             base = "".join(f" from {component.path.rpartition('.')[2]}" for component in of_base)
         elif line.startswith("|row|"):
@@ -92,10 +92,10 @@ def measured() -> dict[str, str]:
         elif line.startswith("|") and not line.startswith("|**"):
             row = dict(zip(header, cells, strict=True))
             if row.get("Δ BLEU"):
-                classes = re.findall(r"=([A-Z]\w+)", rows.get(cells[0], cells[0]))
-                rows_found.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']}){base}"))
+                classes = re.findall(r"=([A-Z]\w+)", row_of.get(cells[0], cells[0]))
+                differences.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']}){base}"))
     found: dict[str, str] = {}
-    for classes, difference in sorted(rows_found, key=lambda one: len(one[0])):
+    for classes, difference in sorted(differences, key=lambda one: len(one[0])):
         for name in classes:
             found.setdefault(name, difference)
     return found

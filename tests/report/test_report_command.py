@@ -240,11 +240,11 @@ rows:
 def test_rows_have_names_of_one_s_own_in_every_format(words, tmp_path):
     path, printed = write_names(tmp_path, NAMES), {}
     for form in ("terminal", "md", "tex"):
-        _, printed[form], _ = tiny_trials.ended(report.main, *words, f"--rows={path}", f"--format={form}")
+        shown = [f"--format={form}", "--columns=row,BLEU,paper BLEU"]  # LaTeX lacks the room for all columns
+        _, printed[form], _ = tiny_trials.ended(report.main, *words, f"--rows={path}", *shown)
         heads, four, eight = (printed[form].rindex(text) for text in ("Heads", "four heads", "eight heads"))
         assert heads < four < eight
-        assert "four heads is" in " ".join(printed[form].split())
-    assert "| 25.5 |" in printed["md"]
+        assert "four heads is" in " ".join(printed[form].split()) and "25.5" in printed[form]
     code, out, err = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=html")
     assert code == 0, err
     page = Path(out.strip()).read_text()

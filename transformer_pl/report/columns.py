@@ -49,8 +49,8 @@ def table_of(
 ) -> Table:
     """The table of a sweep from the results that are there, beside a printed one.
 
-    with_paper: whether there is one; it is made of the numbers in the file of row names, or else that of the task (see
-    `paper_table`). folder: the sweep's folder, which says what was planned when the training started.
+    names: the file of row names; if it has printed numbers, they are that table, or else the task's is (`paper_table`).
+    with_paper: False for none. folder: the sweep's folder, which says what was planned when the training started.
     """
     rows = row_results(sweep, planned, split)
     paper = printed_table(names, sweep, split) if names and with_paper is not False else None

@@ -51,13 +51,13 @@ class PublishedTable(Section):
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
     def find_all(
-        self, configs: Sequence[Config], base: Config | None, names: Sequence[str] = ()
+        self, configs: Sequence[Config], names: Sequence[str], base: Config | None
     ) -> list[PublishedRow | None]:
-        """The printed row beside each config; None where there is none. names: of the rows with these configs.
+        """The printed row beside each row of a sweep, which has a config and a name; None where there is none.
 
-        A printed row stands once: beside the row that it names, beside the config that is trained as base is, or else
-        beside the first. A config that differs from base in its data or in a component of its training has no printed
-        row, unless one names it.
+        In a table whose rows name those of the sweep, the names decide. Else the settings do: a printed row stands
+        once, beside the config that is trained as base is, or beside the first. A config that differs from base in its
+        data or in a component of its training then has no printed row.
         """
         if named := {row.row: row for row in self.rows if row.row}:
             return [named.get(name) for name in names]

@@ -62,7 +62,7 @@ class Entry(Section):
 
 
 class RowNames(Section):
-    """The content of a file of row names. source: of the printed numbers that name no other."""
+    """The content of a file of row names. source: where numbers were printed that name no source of their own."""
 
     rows: list[Entry]
     source: str = ""
@@ -122,15 +122,21 @@ def reordered(sweep: Sweep, planned: list[PlannedTrial], order: list[int]) -> tu
 
 def printed_table(names: RowNames, sweep: Sweep, split: str) -> PublishedTable | None:
     """The numbers that others have printed for rows of the sweep, as a table; None where there are none of this set."""
-    metric, rows, sources = task_of(sweep.base.data).measure.name, list[PublishedRow](), list[str]()
-    base = "" if sweep.base_row is None else sweep.rows[sweep.base_row].name
-    for entry in names.of_rows():
-        printed = entry.published
-        if printed and printed.split == split and {metric, "ppl"} & set(printed.numbers):
-            label, numbers = "base" if entry.row == base else "", printed.numbers
-            rows.append(PublishedRow(label=label, row=entry.row, score=numbers.get(metric), ppl=numbers.get("ppl")))
-            sources.append(printed.source or names.source)
-    source = ", ".join(filter(None, dict.fromkeys(sources))) or "no source is given"
+    metric = task_of(sweep.base.data).measure.name
+    base = None if sweep.base_row is None else sweep.rows[sweep.base_row].name
+    printed = {
+        entry.row: one
+        for entry in names.of_rows()
+        if (one := entry.published) and one.split == split and (metric in one.numbers or "ppl" in one.numbers)
+    }
+    rows = [
+        PublishedRow(
+            label="base" if name == base else "", row=name, score=one.numbers.get(metric), ppl=one.numbers.get("ppl")
+        )
+        for name, one in printed.items()
+    ]
+    sources = dict.fromkeys(one.source or names.source for one in printed.values())
+    source = ", ".join(filter(None, sources)) or "no source is given"
     return PublishedTable(source=source, hub="", split=split, rows=rows) if rows else None
 
 

@@ -212,7 +212,7 @@ def make_table_rows(
     sentences = [row.sentences if is_enough else None for row, is_enough in zip(rows, enough, strict=True)]
     scores = stats.compare_rows(sentences, index, stats.of_measure(rows[0].measure), same_dataset, weights)
     losses = stats.compare_rows(sentences, index, stats.LOSS, same_tokens, weights)
-    published = paper.find_all(configs, base, [row.name for row in rows]) if paper else [None] * len(rows)
+    published = paper.find_all(configs, [row.name for row in rows], base) if paper else [None] * len(rows)
     printed_base = published[reference] if reference is not None else (paper.base if paper else None)
     return [
         TableRow(
