@@ -1,8 +1,7 @@
 """Adaptive softmax (Grave et al. 2017, arXiv:1609.04309), and input embeddings that share its weights (Baevski and Auli
 2019, arXiv:1809.10853).
 
-Subwords are in three clusters by their number, a fifth, three tenths and half of them: those that the tokenizer learned
-first are the most frequent. The head has the first cluster, and one number for each of the others.
+Subwords are in the three clusters of adaptive_input.py. The head has the first, and one number for each of the others.
 """
 
 import math
@@ -11,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ablations.adaptive_input import SHARES
 from transformer_pl.config import Sizes
 from transformer_pl.model import linear
-
-SIZES = (0.2, 0.3)  # of the clusters; the last one has the rest
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -27,14 +25,14 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, config: Sizes, site: None, projection: bool = True):
         super().__init__()
         d_model, V = config.d_model, config.vocab_size
-        counts = [max(1, round(share * V)) for share in SIZES]
+        counts = [max(1, round(share * V)) for share in SHARES]
         self.counts = [*counts, V - sum(counts)]
         lengths = [max(1, d_model // 4**i) if projection else d_model for i in range(len(self.counts))]
         vectors = [torch.randn(n, d) * d**-0.5 for n, d in zip(self.counts, lengths, strict=True)]
         self.vectors = nn.ParameterList(vectors)
         self.projections = nn.ParameterList(torch.randn(d, d_model) * d_model**-0.5 for d in lengths[1:] if projection)
         self.vectors[0].data *= (lengths[0] / d_model) ** 0.5
-        self.clusters = linear(d_model, len(SIZES))
+        self.clusters = linear(d_model, len(SHARES))
 
     def embed(self, ids: Tensor, site: str) -> Tensor:
         first, parts = 0, []

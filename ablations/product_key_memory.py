@@ -1,4 +1,4 @@
-"""A memory with product keys in place of each feed-forward network (Lample et al. 2019, arXiv:1907.05242).
+"""A memory with product keys in place of feed-forward networks (Lample et al. 2019, arXiv:1907.05242).
 
 A head has keys^2 slots, whose values all heads share. Half of a query chooses among `keys` half-keys, the other half
 among as many others, and the `chosen` best of all pairs of them are read. The source normalises queries over the batch;
@@ -8,8 +8,8 @@ here nothing is, so that sentences do not depend on each other.
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import Count, Sizes
-from transformer_pl.model import linear
+from transformer_pl.config import Count, Site, Sizes
+from transformer_pl.model import FeedForward, linear
 
 
 class ProductKeyMemory(nn.Module):
@@ -33,3 +33,18 @@ class ProductKeyMemory(nn.Module):
         found, where = pairs.topk(self.chosen, -1)  # (B, L, heads, chosen)
         weights = found.softmax(-1).flatten(-2).unsqueeze(-1)
         return (weights * self.values(slots.gather(-1, where)).flatten(-3, -2)).sum(-2)
+
+
+class MemoryLayer(nn.Module):
+    """This memory in the decoder's last layer but one, as Narang et al. 2021 have it (arXiv:2102.11972, Appendix B).
+
+    All other layers, and all of the encoder, have the paper's network.
+    """
+
+    def __init__(self, config: Sizes, site: Site, keys: Count = 64, chosen: Count = 32, heads: Count = 4):
+        super().__init__()
+        here = site == "decoder" and site.layer == max(0, config.N_decoder - 2)
+        self.part = ProductKeyMemory(config, site, keys, chosen, heads) if here else FeedForward(config, site)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part(x)

@@ -15,6 +15,7 @@ from ablations.dense_synthesizer import DenseSynthesizer
 from ablations.dynamic_convolution import DynamicConvolution, LightweightConvolution
 from ablations.dynamic_tanh import DynamicTanhResidual
 from ablations.factorised_embedding import FactorisedEmbedding
+from ablations.factorised_random_synthesizer import FactorisedRandomSynthesizer
 from ablations.mixture_of_softmaxes import MixtureOfSoftmaxes
 from ablations.pre_rms_norm import PreRMSNormResidual
 from ablations.product_key_memory import ProductKeyMemory
@@ -22,7 +23,7 @@ from ablations.random_synthesizer import RandomSynthesizer
 from ablations.rms_rezero import RMSReZero
 from ablations.top_two_experts import TopTwoExperts
 from ablations.untied_source import UntiedSource
-from transformer_pl.model import Mask, SharedEmbedding, Transformer
+from transformer_pl.model import FeedForward, Mask, SharedEmbedding, Transformer
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
 D = CONFIG.d_model
@@ -204,10 +205,11 @@ SYNTHESIZERS = {
     "random": (RandomSynthesizer, {}),
     "random, plus": (RandomSynthesizer, {"plus": True}),
     "random, alpha": (RandomSynthesizer, {"alpha": True}),
+    "random, factorised": (FactorisedRandomSynthesizer, {"rank": 3}),
     "dense": (DenseSynthesizer, {}),
     "dense, plus": (DenseSynthesizer, {"plus": True}),
     "dense, alpha": (DenseSynthesizer, {"alpha": True}),
-    "factorised": (DenseSynthesizer, {"factorised": True}),
+    "dense, factorised": (DenseSynthesizer, {"factorised": True}),
 }
 
 
@@ -226,6 +228,8 @@ def test_synthesized_scores_are_their_equations(kind, options, length):
                 own = torch.tensor(0.0)
                 if j < length and kind is RandomSynthesizer:
                     own = part.R[head, i, j] if i < length else own
+                elif j < length and kind is FactorisedRandomSynthesizer:
+                    own = part.R_1[head, i] @ part.R_2[head, j] if i < length else own
                 elif j < length:
                     hidden = (part.W_Q.weight[keys] @ x[0, i]).relu()
                     numbers = [hidden @ W[head] for W in part.W_2]
@@ -293,21 +297,52 @@ def test_two_experts_share_a_token_by_their_probabilities():
     torch.testing.assert_close(part.auxiliary["balance"], 0.1 * 4 * (first * p.mean(0)).sum())
 
 
-def test_the_funnel_pools_pairs_and_adds_both_halves():
-    model, x = model_of("funnel_encoder.FunnelEncoder").eval(), torch.randn(2, 5, D)
-    keys = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    lower = x
-    for layer in model.encoder[:2]:
-        lower = layer(lower, Mask(keys))
-    pooled = torch.stack(
-        [
-            torch.stack([(lower[0, 0] + lower[0, 1]) / 2, (lower[0, 2] + lower[0, 3]) / 2, lower[0, 4]]),
-            torch.stack([(lower[1, 0] + lower[1, 1]) / 2, lower[1, 2], torch.zeros(D)]),
-        ]
+def pooled_by_hand(x, lengths):
+    """Means of pairs of the first `lengths` positions of each sentence; zeros where both are padding."""
+    rows = []
+    for sentence, length in zip(x, lengths, strict=True):
+        pairs = [sentence[t : min(t + 2, length)] for t in range(0, len(sentence), 2)]
+        rows.append(torch.stack([pair.mean(0) if len(pair) else torch.zeros(D) for pair in pairs]))
+    return torch.stack(rows), [math.ceil(length / 2) for length in lengths]
+
+
+def test_the_funnel_pools_after_the_self_attention_of_a_block_s_first_layer():
+    """Four layers in three blocks: the third and the fourth begin one."""
+    model, x, lengths = model_of("funnel_encoder.FunnelEncoder").eval(), torch.randn(2, 7, D), [7, 3]
+
+    def mask():
+        return Mask(torch.arange(x.shape[1]) < torch.tensor(lengths)[:, None])
+
+    found = model.encoder_stack(x, mask())
+    for number, layer in enumerate(model.encoder):
+        x = layer.residual[0](x, lambda x, layer=layer: layer.self_attention(x, mask()))
+        if number >= 2:
+            x, lengths = pooled_by_hand(x, lengths)
+        x = layer.residual[1](x, layer.ffn)
+    assert found.shape == (2, 2, D) and lengths == [2, 1]
+    for sentence, by_hand, length in zip(found, x, lengths, strict=True):
+        torch.testing.assert_close(sentence[:length], by_hand[:length])
+
+
+def test_the_decoder_of_the_funnel_reads_what_is_left():
+    """What a padded sentence gets does not depend on its padding, and the decoder sees both halves of it."""
+    model = model_of("funnel_encoder.FunnelEncoder").eval()
+    source, target = torch.tensor([[5, 6, 7, 8, 9, 3]]), torch.tensor([[2, 5, 6]])
+    assert [K.shape[2] for K, V in model.encode(source, source != 0)] == [2] * 3
+    padded = F.pad(source, (0, 5))
+    torch.testing.assert_close(model(padded, target), model(source, target))
+    for place in (0, 4):
+        changed = source.clone()
+        changed[0, place] = 10
+        assert not torch.allclose(model(changed, target), model(source, target))
+
+
+def test_one_layer_of_the_decoder_has_a_memory():
+    model = small_models.built(
+        small_models.small({"model.N": 4, "model.ffn": "ablations.product_key_memory.MemoryLayer"})
     )
-    for layer in model.encoder[2:]:
-        pooled = layer(pooled, Mask(torch.tensor([[True, True, True], [True, True, False]])))
-    expected = lower + pooled[:, [0, 0, 1, 1, 2]]
-    torch.testing.assert_close(model.encoder_stack(x, Mask(keys))[keys], expected[keys])
-    source, target = small_models.batch()
-    assert F.cross_entropy(model(source, target).flatten(0, 1), target.flatten()).isfinite()
+    ffns = [layer.ffn.part for layer in (*model.encoder, *model.decoder)]
+    assert [isinstance(ffn, FeedForward) for ffn in ffns] == [True] * 6 + [False, True]
+    memory, x = ffns[6], torch.randn(2, 3, D)
+    assert (memory.keys, memory.chosen, memory.heads) == (64, 32, 4)
+    torch.testing.assert_close(model.decoder[2].ffn(x), memory(x))
