@@ -74,18 +74,19 @@ def weights(key: str, path: str) -> str:
 def measured() -> dict[str, str]:
     """By the name of a class: the difference and its interval, from the first row of demo's tables with this class.
 
-    Rows with this class alone come before rows that have others, too. If the base of a table has components that are
-    not the paper's, they are named.
+    Rows with this class alone come before rows that have others, too, and then tables whose base is the paper's before
+    others. If the base of a table has components that are not the paper's, they are named.
     """
     text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
-    differences = list[tuple[list[str], str]]()  # the classes of a row, and its difference
+    differences = list[tuple[list[str], str, str]]()  # the classes of a row, its difference, and what base has
     for line in text.splitlines():
         cells = [cell.strip() for cell in line[1:-1].split("|")]
         if command := re.fullmatch(r"    python -m transformer_pl.sweep (sweeps/\S+)", line):
             file = ROOT / command[1]
-            own = read_row_names(file, None)
+            sweep = read_sweep(file, None, None, {})
+            own = read_row_names(sweep, file, None)
             row_of = {entry.name: entry.row for entry in own.of_rows()} if own else {}
-            of_base = custom_components(read_sweep(file, None, None, {}).base.model).values()
+            of_base = custom_components(sweep.base.model).values()
             base = "".join(f" from {component.path.rpartition('.')[2]}" for component in of_base)
         elif line.startswith("|row|"):
             header = cells
@@ -93,11 +94,11 @@ def measured() -> dict[str, str]:
             row = dict(zip(header, cells, strict=True))
             if row.get("Δ BLEU"):
                 classes = re.findall(r"=([A-Z]\w+)", row_of.get(cells[0], cells[0]))
-                differences.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']}){base}"))
+                differences.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']})", base))
     found: dict[str, str] = {}
-    for classes, difference in sorted(differences, key=lambda one: len(one[0])):
+    for classes, difference, base in sorted(differences, key=lambda one: (len(one[0]), bool(one[2]))):
         for name in classes:
-            found.setdefault(name, difference)
+            found.setdefault(name, difference + base)
     return found
 
 

@@ -1,6 +1,7 @@
 """The figures of a sweep: names that can be told apart and lie on nothing, curves from one measurement on."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,19 +49,21 @@ def table_row(name, score, params=1e6, ppl=3.0, error=1.0, is_outlier=False):
 
 
 ROWS = [table_row(name, 60 + 0.01 * i, 1e6 + 1e5 * i, 3 + 0.01 * i) for i, name in enumerate(NAMES)]
+TITLED = [replace(row, results=row.results._replace(name=f"d_k={i}", title=row.title)) for i, row in enumerate(ROWS)]
 
 
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: front(ROWS, "params", "parameters").figure,
-        lambda: curves(ROWS, [[{100: row.results.params}] for row in ROWS]).figure,
-        lambda: forest(ROWS, [None] * len(ROWS)).figure,
+        lambda rows: front(rows, "params", "parameters").figure,
+        lambda rows: curves(rows, [[{100: row.results.params}] for row in rows]).figure,
+        lambda rows: forest(rows, [None] * len(rows)).figure,
     ],
     ids=["front", "curves", "forest"],
 )
-def test_names_are_whole_and_lie_on_nothing(figure):
-    axes = drawn(figure())
+@pytest.mark.parametrize("rows", [ROWS, TITLED], ids=["names", "the user's names"])
+def test_names_are_whole_and_lie_on_nothing(figure, rows):
+    axes = drawn(figure(rows))
     assert all(any("".join(name.split()) in text for text in written(axes)) for name in NAMES)
     boxes = [Text.get_window_extent(text) for text in names_of(axes)]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
@@ -73,6 +76,12 @@ def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_outlier):
     wild = table_row("big", 40, error=30.0, is_outlier=is_outlier)
     low, high = drawn(forest([*ROWS, wild], [None] * len(ROWS) + [0.6]).figure).get_xlim()
     assert low < -20 and (low > -25 and high < 5) == is_outlier
+
+
+def test_a_cross_at_zero_is_in_the_picture_where_one_interval_is_not():
+    rows = [table_row("a", 70), table_row("b", 71), table_row("big", 72, error=30.0, is_outlier=True)]
+    low, _ = drawn(forest(rows, [0.0, None, None]).figure).get_xlim()
+    assert low < 0
 
 
 @pytest.mark.parametrize("printed", [[None, None], [None, 0.0], [0.5, -0.5]])

@@ -53,7 +53,7 @@ def test_the_order_is_of_eight_rows_or_more_whose_numbers_are_printed():
 def test_the_order_has_the_interval_of_bonett_and_wright():
     ours, theirs = np.random.default_rng(3).normal(size=(2, 12)) + np.linspace(0, 2, 12)
     rows = [table_row([9 + a], 25.8 + b) for a, b in zip(ours, theirs, strict=True)]
-    r = np.corrcoef(rankdata(ours), rankdata(theirs.round(2)))[0, 1]
+    r = np.corrcoef(rankdata(ours), rankdata(theirs.round(1)))[0, 1]
     ends = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.959964 * np.sqrt((1 + r**2 / 2) / 9))
     found = [float(number) for number in re.findall(r"[+-]\d\.\d\d", order_note(rows))]
     assert found == pytest.approx([r, *ends], abs=0.0051)

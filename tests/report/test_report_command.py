@@ -261,31 +261,46 @@ def test_a_file_beside_the_sweep_file_is_read(folder, tmp_path):
     assert "| eight heads |" in out
 
 
-def test_rows_without_a_name_come_last_and_other_sets_show_no_number(words, tmp_path):
-    path = write_names(tmp_path, "rows: [{heading: A}, {row: h=4, name: four, published: {bleu: 3, split: test}}]")
+def test_rows_without_a_name_come_last(words, tmp_path):
+    path = write_names(tmp_path, "rows: [{heading: A}, {row: h=4, name: four}]")
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=md")
     assert out.index("**A**") < out.index("| four |") < out.index("**Others**") < out.index("| base |")
-    assert "paper BLEU" not in out
+
+
+def test_numbers_of_the_test_set_have_differences_beside_ours_of_the_test_set_alone(words, tmp_path):
+    text = """
+source: a paper
+rows:
+  - {row: h=4, published: {bleu: 25.5, split: test}}
+  - {row: base, published: {bleu: 25.8, split: test}}
+"""
+    for split, difference in (("val", ""), ("test", "-0.3")):
+        four = {row["name"]: row for row in records(*words, f"--rows={write_names(tmp_path, text)}", "--split", split)}
+        assert four["h=4"]["paper/test/bleu"] == "25.5"
+        assert four["h=4"]["paper/bleu.difference"] == difference
 
 
 def test_numbers_that_others_printed_stand_beside_their_rows(words, tmp_path):
-    """Whatever the order; their differences are to the row that is base; a row's own source comes before the file's."""
+    """Whatever the order; their differences are to the row that is base, if that is from the same source."""
     text = """
 source: a paper
 rows:
   - {row: h=4, name: four, published: {bleu: 25.25, ppl: 5}}
-  - {row: base, published: {bleu: 25.75, source: a blog}}
+  - {row: base, published: {bleu: 25.753}}
 """
     for order in ("file", "score"):
         rows = {row["name"]: row for row in records(*words, f"--rows={write_names(tmp_path, text)}", f"--sort={order}")}
         printed = [[rows[name][f"paper/{key}"] for key in ("bleu", "bleu.difference", "ppl")] for name in rows]
-        assert dict(zip(rows, printed, strict=True)) == {"h=4": ["25.25", "-0.5", "5.0"], "base": ["25.75", "", ""]}
+        assert dict(zip(rows, printed, strict=True)) == {"h=4": ["25.25", "-0.503", "5.0"], "base": ["25.753", "", ""]}
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md")
-    assert "| -0.50 |" in out
+    assert "| -0.503 |" in out and "a paper" in out
     _, page, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=html")
-    assert "a paper, a blog" in Path(page.strip()).read_text()
+    assert "a paper" in Path(page.strip()).read_text()
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md", "--no-paper")
     assert "| four |" in out and "paper BLEU" not in out
+    write_names(tmp_path, text.replace("25.753", "25.753, source: a blog"))
+    found = records(*words, f"--rows={tmp_path / 'names.yaml'}")
+    assert [row["paper/bleu.difference"] for row in found] == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -295,13 +310,55 @@ rows:
         ("rows: [{row: h=4, name: a}, {row: h=4, name: b}]", "row = h=4"),
         ("rows: [{row: h=4, name: a}, {row: base, name: a}]", "name = a"),
         ("rows: [{name: a}]", "heading"),
-        ("rows: [{row: h=4, published: {bleu: abc}}]", "bleu: 25.5"),
+        ("rows: [{row: h=4, published: {source: a, bleu: abc}}]", "rows.0.published.bleu = abc"),
+        ("rows: [{row: h=4, published: {source: a, bleu: .nan}}]", "rows.0.published.bleu"),
+        ("rows: [{row: h=4, published: {source: a, bleu: true}}]", "rows.0.published.bleu"),
+        ("rows: [{row: h=4, published: {source: a}}]", "bleu: 25.5"),
+        ("rows: [{row: h=4, published: {source: a, blue: 3}}]", "did you mean bleu"),
+        ("rows: [{row: h=4, published: {bleu: 3}}]", "source"),
+        ("rows: [{row: h=4, published: {source: a, bleu: 3, split: dev}}]", "split = dev"),
+        ("rows: [{row: h=4, published: 3}]", "rows.0.published = 3"),
+        ("rows: [{row: h=4}, {heading: Heads}]", "heading = Heads"),
         ("rows: [{row: h=4, title: a}]", "rows.0.title"),
         ("- {row: h=4}", "names.yaml"),
     ],
 )
 def test_files_of_names_that_do_not_fit(words, tmp_path, text, named):
     assert named in refused(*words, f"--rows={write_names(tmp_path, text)}")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["--trials", "--format=csv", "--rows=names.yaml"],
+        ["--trials", "--format=csv", "--sort=score"],
+        ["--trials", "--format=csv", "--margin=bleu=1"],
+        ["--pairs", "--sort=score"],
+        ["--factors", "--rows=names.yaml"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_that_would_do_nothing_is_refused(words, other):
+    assert other[-1].partition("=")[0] in refused(*words, *other)
+
+
+def test_the_summary_names_base_as_the_table_does(words, tmp_path):
+    path = write_names(tmp_path, NAMES)
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=md")
+    assert "than base (eight heads)" in out.splitlines()[0]
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--base=h=4", "--format=md")
+    assert "than four heads" in out.splitlines()[0]
+
+
+def test_a_file_beside_the_sweep_file_is_left_out_where_rows_have_other_names(folder, tmp_path):
+    """--set changes base, and so what rows differ in."""
+    text = (folder / "one.yaml").read_text()
+    (tmp_path / "one.yaml").write_text(text.replace("model.h=4", "model.h=4 optim.beta2=0.9"))
+    write_names(tmp_path, NAMES.replace("h=4", "h=4 beta2=0.9")).rename(tmp_path / "one.rows.yaml")
+    words = [tmp_path / "one.yaml", f"--runs={tmp_path / 'runs'}", "--plan"]
+    for words_of_set, is_left_out in ((["--seeds=1"], False), (["--set", "optim.beta2=0.9"], True)):
+        code, _, err = tiny_trials.ended(sweep_command.main, *words, *words_of_set)
+        assert code == 0 and ("one.rows.yaml" in err) == is_left_out, err
 
 
 def test_the_sweep_command_uses_the_names_and_refuses_wrong_ones_before_it_starts(folder, tmp_path):

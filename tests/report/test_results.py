@@ -73,7 +73,7 @@ def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, p
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "not trained")]
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
-    if own := read_row_names(ROOT / file, None):
+    if own := read_row_names(sweep, ROOT / file, None):
         sweep, planned = arranged(sweep, planned, own)
     table, names = table_of(sweep, planned, names=own), printed.pop("row")
     columns = {column.name: column.cells for column in table.columns}

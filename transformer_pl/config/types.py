@@ -53,6 +53,8 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
         return f"must be {FORMS[context['pattern']]}"
     if kind == "string_type":
         return "must be text; write it in quotes"
+    if kind in ("model_type", "dict_type"):
+        return "must hold keys and values"
     if kind == "extra_forbidden":
         return "is not used here; leave it out"
     if kind == "value_error":

@@ -53,7 +53,7 @@ class ReportOptions(TableOptions):
     split: str = "val"  # the set whose scores are compared
     columns: tuple[str, ...] = ()  # headings of the columns to show; empty: all that fit
     rows: Path | None = None  # a file of names for the rows; None: the one beside the sweep file, if there is one
-    sort: str = "file"  # the order of rows: file, params or score
+    sort: str | None = None  # the order of rows: file, params or score; None: file
     together: bool = False  # one table of several sweep files
     pairs: bool = False  # every row against every other, in place of the usual table
     factors: bool = False  # the effects and interactions of factors, in place of the usual table
@@ -69,12 +69,13 @@ class ReportOptions(TableOptions):
             refuse_options(self, ["base", "margin"], "is for differences from base, and not for --pairs")
         if self.split != "val" and (self.format == "html" or self.wandb):
             raise InputError("--split test: the page shows the validation set; leave out --format html and --wandb")
-        if self.trials and self.wandb:
-            raise InputError("--wandb: sends the table of rows; leave out --trials")
+        of_table = ["rows", "columns", "sort", "wandb"]
+        if self.together:
+            refuse_options(self, ["rows", "trials"], "is for one sweep file, and not for --together")
+        if self.trials:
+            refuse_options(self, [*of_table, "margin"], "is for the table of rows, and not for --trials")
         if self.pairs or self.factors:
-            refuse_options(
-                self, ["rows", "columns", "trials", "wandb"], "is for the usual table, and not for --pairs or --factors"
-            )
+            refuse_options(self, [*of_table, "trials"], "is for the usual table, and not for --pairs or --factors")
             if self.format == "html":
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         of_runs = ("row", "metric", "seed", "lower_is_better")
@@ -88,9 +89,21 @@ class ReportOptions(TableOptions):
         if needed:
             how = "--row COLUMN and --metric COLUMN say what its columns mean"
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
-        if self.split != "val" or self.sort != "file":
-            raise InputError("--split, --sort: are for sweep files, but a CSV file of runs is given; leave them out")
-        of_sweeps = ("factors", "together", "rows", "scale", "set", "seeds", "retune", "storage", "trials", "wandb")
+        if self.split != "val":
+            raise InputError("--split: is for sweep files, but a CSV file of runs is given; leave it out")
+        of_sweeps = (
+            "sort",
+            "factors",
+            "together",
+            "rows",
+            "scale",
+            "set",
+            "seeds",
+            "retune",
+            "storage",
+            "trials",
+            "wandb",
+        )
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
@@ -203,7 +216,7 @@ def read_options(argv: list[str]) -> ReportOptions:
     table.add_argument(
         "--columns", type=names, metavar="A,B", help="only the columns with these headings, in this order"
     )
-    table.add_argument("--sort", choices=("file", "params", "score"), default="file", help="the order of rows (file)")
+    table.add_argument("--sort", choices=("file", "params", "score"), help="the order of rows (file)")
     own = "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)"
     table.add_argument("--rows", type=Path, metavar="FILE", help=own)
     together = "one table of several files with the same base, with one correction for all of their rows"
@@ -275,7 +288,7 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
             write_search_page(results, table, folder)
     else:
         from transformer_pl.report.columns import row_results, table_of
-        from transformer_pl.report.row_names import arranged, read_row_names, reordered, with_headings
+        from transformer_pl.report.row_names import arranged, read_row_names, reordered
 
         sweep, planned = merged([_grid(one, read, options) for one, read in zip(files, contents, strict=True)])
         folder = sweep_folder(sweep, options)
@@ -284,14 +297,12 @@ def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Tab
         if options.pairs or options.factors:
             table = _contrasts(sweep, planned, options, margin)
         else:
-            names = read_row_names(file, options.rows) if len(files) == 1 else None
+            names = read_row_names(sweep, file, options.rows, bool(options.set)) if len(files) == 1 else None
             if names:
                 sweep, planned = arranged(sweep, planned, names)
-            if options.sort != "file":
+            if options.sort not in (None, "file"):
                 sweep, planned = reordered(sweep, planned, _order(row_results(sweep, planned, options.split), options))
             table = table_of(sweep, planned, options.paper, folder, margin, options.split, names)
-            if names and options.sort == "file":
-                table = with_headings(table, names)
         if options.columns:
             table = table.chosen(options.columns)
         if page:
@@ -409,11 +420,8 @@ def _search(file: Path, content: dict[str, Any], options: TableOptions, planned:
     from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
     from transformer_pl.search.study import find_study, search_from_options
 
-    refuse_options(
-        options,
-        ["base", "paper", *(["margin", "pairs", "factors"] if isinstance(options, ReportOptions) else [])],
-        f"is for the rows of a grid, but {file} searches",
-    )
+    of_report = ["margin", "pairs", "factors", "rows", "sort"] if isinstance(options, ReportOptions) else []
+    refuse_options(options, ["base", "paper", *of_report], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)

@@ -19,7 +19,7 @@ from transformer_pl.report import cells
 from transformer_pl.report.notes import SETS, change_note, margin_note, no_differences, summary, table_notes
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
-from transformer_pl.report.row_names import RowNames, printed_table
+from transformer_pl.report.row_names import RowNames, headings_of, printed_table
 from transformer_pl.report.rows import (
     ALPHA,
     RowResults,
@@ -49,12 +49,15 @@ def table_of(
 ) -> Table:
     """The table of a sweep from the results that are there, beside a printed one.
 
-    names: the file of row names; if it has printed numbers, they are that table, or else the task's is (`paper_table`).
+    names: the file of row names, by which the sweep is arranged; if it has printed numbers, they are that table, or
+    else the task's is (`paper_table`).
     with_paper: False for none. folder: the sweep's folder, which says what was planned when the training started.
     """
     rows = row_results(sweep, planned, split)
-    paper = printed_table(names, sweep, split) if names and with_paper is not False else None
-    paper = paper or paper_table(sweep.base.data, sweep.name, with_paper)
+    if names and any(entry.published for entry in names.rows):
+        paper = None if with_paper is False else printed_table(sweep, names, split)
+    else:
+        paper = paper_table(sweep.base.data, sweep.name, with_paper)
     if paper and paper.split != split and split == "test":
         paper = None  # its scores are of the validation set
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
@@ -63,7 +66,8 @@ def table_of(
     for prepared in dict.fromkeys(trial.prepared for trial in planned):
         with suppress(InputError):  # the dataset is not on this machine
             leaking |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in leaks(prepared.meta["splits"], unit))
-    return build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed], sweep.reference, margin)
+    table = build_table(rows, sweep.base, paper, [*sweep.notes, *leaking, changed], sweep.reference, margin)
+    return table._replace(headings=headings_of(sweep, names)) if names else table
 
 
 def row_results(sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val") -> list[RowResults]:
@@ -100,8 +104,16 @@ def build_table(
         columns,
         table_notes(table_rows, base, paper, added),
         table_rows,
-        summary(table_rows, "base" if reference is None else rows[reference].name) or no_differences(table_rows),
+        summary(table_rows, _name_of_base(table_rows)) or no_differences(table_rows),
     )
+
+
+def _name_of_base(rows: Sequence[TableRow]) -> str:
+    """What a sentence calls the row that differences are to."""
+    base = next((row for row in rows if row.is_base), None)
+    if base is None or not (base.is_reference or base.results.title):
+        return "base"
+    return base.results.shown_name if base.is_reference else f"base ({base.results.title})"
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:

@@ -108,7 +108,7 @@ def forest(rows: Sequence[ScoredRow], printed: Sequence[float | None]) -> Drawin
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     usual = [end for interval, score in zip(intervals, scores, strict=True) if not score.is_outlier for end in interval]
     if len(usual) < 2 * len(scores):  # one row with a wide interval would make all others small
-        shown = np.array([*usual, *values, *filter(None, of_paper)])
+        shown = np.array([*usual, *values, *(value for value in of_paper if value is not None)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
     marks = "filled: p < 0.05" + ("; cross: paper" if any(value is not None for value in of_paper) else "")
     base = next((row.title for row in rows if row.is_base), "base").removesuffix(" (reference)")
@@ -129,7 +129,7 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
     drawn = [(results, by_seed) for results, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
     if not drawn:
         return None
-    figure, axes = _axes_beside_names([results.name for results, _ in drawn])
+    figure, axes = _axes_beside_names([results.shown_name for results, _ in drawn])
     highest, start = 0.0, math.inf
     for (results, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
         final, end = fmean(results.values("val/ppl")), max(result.steps for result in results.done)
@@ -137,7 +137,7 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
         y = np.array([[seed[step] for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
         highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
-        label = break_name(f"{results.name}: {final:.2f}")
+        label = break_name(f"{results.shown_name}: {final:.2f}")
         axes.plot(
             common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
         )
@@ -158,7 +158,7 @@ def front(rows: Sequence[TableRow], cost: str, unit: str) -> Drawing | None:
     cost: params or flops. None where the rows' costs are about equal.
     """
     points = {
-        row.results.name: (getattr(row.results, cost), fmean(row.results.scores), row.score.row_mean.interval())
+        row.results.shown_name: (getattr(row.results, cost), fmean(row.results.scores), row.score.row_mean.interval())
         for row in rows
         if row.score
     }

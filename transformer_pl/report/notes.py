@@ -1,4 +1,4 @@
-"""The notes under a table: at most four, which say what a reader must know to believe the table."""
+"""The notes under a table, which say what a reader must know to believe the table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -156,6 +156,9 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     note += f"; the last {config.averaged} checkpoints are averaged." if config.averaged > 1 else "."
     if paper is None or not any(row.published for row in rows):
         return note
+    if not paper.hub and paper.rows[0].row:  # of a file of row names
+        note += f" Printed numbers: {paper.source}. Compare differences from base, not values."
+        return note if paper.base else f"{note} Base has none, and so there are no differences between them."
     other = (["data"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])
     if other:
         note += f" The paper has other {' and '.join(other)}: compare differences from base, not values."

@@ -93,7 +93,8 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
             scores = task.measure.score(planned_trial.trial.sentences("val", task.measure))
             text = text or row_text
             if row_text == text:
-                rows.append((sweep.rows[planned_trial.row].name, scores, hypotheses))
+                row = sweep.rows[planned_trial.row]
+                rows.append((row.title or row.name, scores, hypotheses))
     if not text:
         return []
     count = min(len(hypotheses) for _, _, hypotheses in rows)  # a language model continues only the first texts
@@ -122,7 +123,8 @@ def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, An
             for (picture, _), by_site in zip(sentences, maps, strict=True):
                 every = {site: torch.cat(layers).float().cpu() for site, layers in by_site.items()}
                 if packed := {site: _pack(weights) for site, weights in every.items() if weights.isfinite().all()}:
-                    picture["rows"][sweep.rows[planned_trial.row].name] = packed
+                    row = sweep.rows[planned_trial.row]
+                    picture["rows"][row.title or row.name] = packed
     return [picture for picture, _ in sentences if picture["rows"]]
 
 

@@ -21,6 +21,7 @@ class PublishedRow(Section):
     label: str
     differs: dict[str, Any] = {}
     row: str = Field("", description="the name of the row that it stands beside, in place of `differs`")
+    source: str = Field("", description="where it was printed, if the rows of its table are from several places")
     ppl: float | None = None
     score: float | None = Field(None, description="BLEU, or what else the table is of")
     params: float | None = Field(None, description="in millions")
@@ -82,17 +83,10 @@ class PublishedTable(Section):
         return next((row for row in self.rows if row.label == "base"), None)
 
     def difference(self, row: PublishedRow | None, base: PublishedRow | None) -> float | None:
-        """The row's score minus base's on the validation set; None for base itself and where one is not printed."""
-        if (
-            row is None
-            or base is None
-            or row is base
-            or self.split == "test"
-            or row.score is None
-            or base.score is None
-        ):
+        """The row's score minus base's; None for base itself, and where one is missing or is from another source."""
+        if row is None or base is None or row is base or row.source != base.source:
             return None
-        return round(row.score - base.score, 2)
+        return None if row.score is None or base.score is None else round(row.score - base.score, self.decimals)
 
 
 @cache

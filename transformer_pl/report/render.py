@@ -111,7 +111,8 @@ class Table(NamedTuple):
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
         for place, heading in sorted(self.headings.items(), reverse=True):
-            table.insert(2 + place, f"| **{heading}** |{' |' * (len(columns) - 1)}")
+            escaped = heading.replace("|", "\\|")
+            table.insert(2 + place, f"| **{escaped}** |{' |' * (len(columns) - 1)}")
         return "\n".join([*self.opening, *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def csv(self) -> str:

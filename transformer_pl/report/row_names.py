@@ -7,43 +7,44 @@
       - {row: h=4, name: four heads, published: {bleu: 25.5}}
 
 `row` is what differs from base, as the table calls it. Where a row has printed numbers, these stand beside the table in
-place of the paper's. The file changes only what is printed: ids and folders stay the same.
+place of the paper's. They are of the validation set, or with `split: test` of the test set. The file changes only what
+is printed: ids and folders stay the same.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from transformer_pl.config import Section
-from transformer_pl.config.types import constraint_of
+from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.published import PublishedRow, PublishedTable
-from transformer_pl.report.render import Table
-from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.errors import InputError, shown, suggestion, warn
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.task import task_of
 
 
 class Published(Section):
-    """A number that others have printed for a row, under the name of its metric as the key: `bleu: 25.5`."""
+    """Numbers that others have printed for a row, each under the name of its metric: `bleu: 25.5`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Annotated[float, Field(allow_inf_nan=False), NoBool]]
 
     split: Literal["val", "test"] = "val"
     source: str = ""
 
     @model_validator(mode="after")
     def _has_numbers(self) -> "Published":
-        if not self.model_extra or not all(isinstance(value, int | float) for value in self.model_extra.values()):
+        if not self.numbers:
             raise ValueError("must have a metric with its number, such as bleu: 25.5")
         return self
 
     @property
     def numbers(self) -> dict[str, float]:
         """By metric."""
-        return self.model_extra or {}
+        return self.__pydantic_extra__
 
 
 class Entry(Section):
@@ -67,6 +68,13 @@ class RowNames(Section):
     rows: list[Entry]
     source: str = ""
 
+    @model_validator(mode="after")
+    def _headings_have_rows(self) -> "RowNames":
+        for entry, below in zip(self.rows, [*self.rows[1:], None], strict=True):
+            if entry.heading and (below is None or below.heading):
+                raise ValueError(f"heading = {shown(entry.heading)}: must have a row below it")
+        return self
+
     def of_rows(self) -> list[Entry]:
         """The entries that name a row."""
         return [entry for entry in self.rows if entry.row]
@@ -77,8 +85,12 @@ class RowNames(Section):
         return {place: entry.heading for place, entry in zip(places, self.rows, strict=True) if entry.heading}
 
 
-def read_row_names(sweep_file: Path, given: Path | None) -> RowNames | None:
-    """Read the file that is given, or the one beside the sweep file; None where there is none."""
+def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_changed: bool = False) -> RowNames | None:
+    """Read the file that is given, or the one beside the sweep file; None where there is none.
+
+    is_changed: whether --set changes the sweep file's rows, which may then have other names: a file beside it that does
+    not fit is left out with a warning. Else an InputError says what does not fit.
+    """
     beside = sweep_file.with_suffix(".rows.yaml")
     path = given or (beside if beside.is_file() else None)
     if path is None:
@@ -86,27 +98,43 @@ def read_row_names(sweep_file: Path, given: Path | None) -> RowNames | None:
     try:
         names = RowNames.model_validate(read_yaml(path))
     except ValidationError as error:
-        places = [".".join(map(str, mistake["loc"])) for mistake in error.errors()]
-        mistakes = [constraint_of(mistake) for mistake in error.errors()]
-        raise InputError(*(f"{path}: {place}: {how}" for place, how in zip(places, mistakes, strict=True))) from None
+        raise InputError(*(f"{path}: {_mistake(mistake)}" for mistake in error.errors())) from None
     for kind in ("row", "name"):
         values = [value for entry in names.of_rows() if (value := getattr(entry, kind))]
         if twice := [value for index, value in enumerate(values) if value in values[:index]]:
             raise InputError(f"{path}: {kind} = {shown(twice[0])}: stands there twice; change one")
+    known = [row.name for row in sweep.rows]
+    unknown = [entry.row for entry in names.of_rows() if entry.row not in known]
+    wrong = [f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown]
+    if wrong and is_changed and given is None:
+        warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
+        return None
+    metrics = (task_of(sweep.base.data).measure.name, "ppl")
+    for entry in names.of_rows():
+        if entry.published:
+            wrong += [
+                f"row = {shown(entry.row)}: published.{metric}: is no metric of this table{suggestion(metric, metrics)}"
+                for metric in entry.published.numbers
+                if metric not in metrics
+            ]
+            if not (entry.published.source or names.source):
+                wrong.append(f"row = {shown(entry.row)}: published: must have a source, here or above `rows`")
+    if wrong:
+        raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
 
 
-def arranged(sweep: Sweep, planned: list[PlannedTrial], names: RowNames) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep with its rows in the order of the file and called by its names; other rows come last.
+def _mistake(mistake: Any) -> str:
+    """A mistake that pydantic found: where, the value, and what it must be."""
+    place, value = ".".join(map(str, mistake["loc"])), mistake["input"]
+    where = f"{place} = {shown(value)}" if isinstance(value, str | int | float) else place
+    return f"{where}: {constraint_of(mistake)}".removeprefix(": ")
 
-    Raises an InputError for rows that it does not have.
-    """
-    known, entries = [row.name for row in sweep.rows], names.of_rows()
-    if unknown := [entry.row for entry in entries if entry.row not in known]:
-        raise InputError(
-            *(f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown)
-        )
-    titles = {known.index(entry.row): entry.name for entry in entries}
+
+def arranged(sweep: Sweep, planned: list[PlannedTrial], names: RowNames) -> tuple[Sweep, list[PlannedTrial]]:
+    """The sweep with its rows in the order of the file and called by its names; other rows come last."""
+    known = [row.name for row in sweep.rows]
+    titles = {known.index(entry.row): entry.name for entry in names.of_rows()}
     order = [*titles, *(place for place in range(len(known)) if place not in titles)]
     rows = [row._replace(title=titles.get(place, "")) for place, row in enumerate(sweep.rows)]
     return reordered(sweep._replace(rows=rows), planned, order)
@@ -120,29 +148,34 @@ def reordered(sweep: Sweep, planned: list[PlannedTrial], order: list[int]) -> tu
     return sweep._replace(rows=[sweep.rows[old] for old in order], reference=reference), trials
 
 
-def printed_table(names: RowNames, sweep: Sweep, split: str) -> PublishedTable | None:
-    """The numbers that others have printed for rows of the sweep, as a table; None where there are none of this set."""
+def headings_of(sweep: Sweep, names: RowNames) -> dict[int, str]:
+    """The headings, by the place of the row below; none if the rows of the sweep are in another order."""
+    named, headings = [entry.row for entry in names.of_rows()], names.headings()
+    if [row.name for row in sweep.rows[: len(named)]] != named:
+        return {}
+    return headings | ({len(named): "Others"} if headings and len(named) < len(sweep.rows) else {})
+
+
+def printed_table(sweep: Sweep, names: RowNames, split: str) -> PublishedTable | None:
+    """The numbers that others have printed for rows of the sweep, as a table.
+
+    Those of this set, or else those of the test set; None where there are none of either.
+    """
     metric = task_of(sweep.base.data).measure.name
     base = None if sweep.base_row is None else sweep.rows[sweep.base_row].name
-    printed = {
-        entry.row: one
-        for entry in names.of_rows()
-        if (one := entry.published) and one.split == split and (metric in one.numbers or "ppl" in one.numbers)
-    }
-    rows = [
-        PublishedRow(
-            label="base" if name == base else "", row=name, score=one.numbers.get(metric), ppl=one.numbers.get("ppl")
-        )
-        for name, one in printed.items()
-    ]
-    sources = dict.fromkeys(one.source or names.source for one in printed.values())
-    source = ", ".join(filter(None, sources)) or "no source is given"
-    return PublishedTable(source=source, hub="", split=split, rows=rows) if rows else None
-
-
-def with_headings(table: Table, names: RowNames) -> Table:
-    """The table of an arranged sweep with the headings of the file."""
-    headings, named = names.headings(), len(names.of_rows())
-    if named < len(table.rows) and headings:
-        headings[named] = "Others"
-    return table._replace(headings=headings)
+    for of_set in (split, "test"):
+        rows = [
+            PublishedRow(
+                label="base" if entry.row == base else "",
+                row=entry.row,
+                score=one.numbers.get(metric),
+                ppl=one.numbers.get("ppl"),
+                source=one.source or names.source,
+            )
+            for entry in names.of_rows()
+            if (one := entry.published) and one.split == of_set
+        ]
+        if rows:
+            sources = ", ".join(dict.fromkeys(row.source for row in rows))
+            return PublishedTable(source=sources, hub="", split=of_set, rows=rows)
+    return None

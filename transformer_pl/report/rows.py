@@ -49,6 +49,11 @@ class RowResults(NamedTuple):
         return self.text or [getattr(self.config.data, key) for key in keys]
 
     @property
+    def shown_name(self) -> str:
+        """The user's own name for it, or else what differs from base."""
+        return self.title or self.name
+
+    @property
     def done(self) -> list[Result]:
         """The results of the finished seeds."""
         return [result for result in self.results if result]
@@ -213,7 +218,9 @@ def make_table_rows(
     scores = stats.compare_rows(sentences, index, stats.of_measure(rows[0].measure), same_dataset, weights)
     losses = stats.compare_rows(sentences, index, stats.LOSS, same_tokens, weights)
     published = paper.find_all(configs, [row.name for row in rows], base) if paper else [None] * len(rows)
-    printed_base = published[reference] if reference is not None else (paper.base if paper else None)
+    printed_base = None  # there are no differences between numbers of another set than ours
+    if paper and paper.split == rows[0].split:
+        printed_base = paper.base if reference is None else published[reference]
     return [
         TableRow(
             row,

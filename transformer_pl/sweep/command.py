@@ -72,7 +72,7 @@ class SweepCommand:
             with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
                 has_page = page.exists() and markdown.exists() and markdown.read_text("utf-8") == table.markdown()
                 is_new = not has_page and exit_code in (0, 1)
-                write_atomically(self.folder / "table.tex", table.latex())
+                write_atomically(self.folder / "table.tex", table.latex(self.folder.name))
                 write_atomically(self.folder / "results.csv", table.csv())
                 if is_new:
                     with self.console.status("drawing the page"):

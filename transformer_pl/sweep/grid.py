@@ -12,7 +12,7 @@ from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
-from transformer_pl.report.row_names import arranged, read_row_names, with_headings
+from transformer_pl.report.row_names import RowNames, arranged, read_row_names
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.files import check_writable
@@ -35,8 +35,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content).compared_with(options.base)
     command = GridCommand(options, sweep_folder(sweep, options), console)
-    if names := read_row_names(options.file, None):
-        arranged(sweep, [], names)  # raises an InputError for a name that no row has, before anything starts
+    command.names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
@@ -64,6 +63,8 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
 
 class GridCommand(SweepCommand):
     """The command on a grid; with --retune it plans and trains twice."""
+
+    names: RowNames | None = None  # of the file beside the sweep file
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
@@ -131,12 +132,9 @@ class GridCommand(SweepCommand):
         from transformer_pl.report.columns import table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
-        names = read_row_names(self.options.file, None)
-        if names:
-            sweep, trials = arranged(sweep, trials, names)
-        table = table_of(sweep, trials, self.options.paper, self.folder, names=names)
-        if names:
-            table = with_headings(table, names)
+        if self.names:
+            sweep, trials = arranged(sweep, trials, self.names)
+        table = table_of(sweep, trials, self.options.paper, self.folder, names=self.names)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
