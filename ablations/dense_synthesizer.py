@@ -1,6 +1,6 @@
 """The dense Synthesizer (Tay et al. 2021, arXiv:2005.00743): a query's scores come from its own vector alone.
 
-plus and alpha: see random_synthesizer.py.
+plus and alpha: see random_synthesizer.py. The usual scores then have the same W_Q. Each head has a W_2 of its own.
 """
 
 import torch

@@ -14,7 +14,8 @@ class FactorisedEmbedding(nn.Module):
     """The matrix of Section 3.4 as A B, with A (V, e), B (e, d_model) and e = d_model / divisor.
 
     The source has e = 128 for d_model = 768. Entries of A B vary as those of the paper's matrix do at first.
-    shared: whether A B also projects to the logits, as in the source; else a matrix of its own, (V, d_model), does.
+    shared: whether A B also projects to the logits, as Narang et al. 2021 have it (arXiv:2102.11972); else a matrix of
+    its own, (V, d_model), does.
     """
 
     def __init__(self, config: Sizes, site: None, divisor: Count = 6, shared: bool = True):

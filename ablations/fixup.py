@@ -2,8 +2,9 @@
 
 The last projection of each sub-layer begins at zero. The others are drawn as in the paper and multiplied by L^(-1/2),
 with L sub-layers in a stack: the source's L^(-1/(2m - 2)) for m = 2 projections in a row. A learned bias, a number,
-comes before each sub-layer, and a learned factor after it. The source also begins the last layer of the model at zero,
-which is not possible where the embedding has the same matrix.
+comes before each sub-layer, and a learned factor after it. The source has such a bias before every projection and every
+activation, and begins the last layer of the model at zero, too, which is not possible where the embedding has the same
+matrix.
 """
 
 from collections.abc import Callable

@@ -11,7 +11,8 @@ from transformer_pl.model import SharedEmbedding, linear
 class MixtureOfSoftmaxes(SharedEmbedding):
     """log(sum over k of pi_k softmax(W tanh(W_k x + b_k))), as the logits, with pi = softmax(x W_pi).
 
-    W is the matrix of the embeddings. There are `components` softmaxes, whose logits exist at once.
+    W is the matrix of the embeddings. There are `components` softmaxes (15 in the source), whose
+    logits exist at once.
     """
 
     def __init__(self, config: Sizes, site: None, components: Count = 3):

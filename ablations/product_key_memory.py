@@ -2,7 +2,7 @@
 
 A head has keys^2 slots, whose values all heads share. Half of a query chooses among `keys` half-keys, the other half
 among as many others, and the `chosen` best of all pairs of them are read. The source normalises queries over the batch;
-here nothing is, so that sentences do not depend on each other.
+here nothing is, so that sentences do not depend on each other. The source replaces one or a few of a model's networks.
 """
 
 import torch

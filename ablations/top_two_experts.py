@@ -8,7 +8,9 @@ from ablations.mixture_of_experts import MixtureOfExperts
 
 
 class TopTwoExperts(MixtureOfExperts):
-    """The two experts with the greatest p = softmax(W x), weighted by p_i / (p_1 + p_2); no noise, no capacity.
+    """The two experts with the greatest p = softmax(W x), weighted by p_i / (p_1 + p_2).
+
+    There is no noise and no capacity, and the second expert is always used.
 
     The auxiliary loss is that of one expert: its share of tokens is that of the tokens for which it comes first.
     """

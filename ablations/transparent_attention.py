@@ -1,8 +1,8 @@
 """Transparent attention (Bapna et al. 2018, arXiv:1808.07561): each decoder layer reads all layers of the encoder.
 
 Layer j of the decoder attends to the sum over i of s_ij h_i, where h_0 are the embeddings, h_i is the output of the
-encoder's layer i, and s_j is the softmax of numbers that are learned, equal at first. The source drops some of the s
-out in training; nothing is dropped here.
+encoder's layer i, and s_j is the softmax of numbers that are learned, equal at first. If the encoder ends in a norm,
+all h_i pass it. The source drops some of the s out in training; nothing is dropped here.
 """
 
 import torch

@@ -6,6 +6,7 @@ import pytest
 import small_models
 import torch
 import torch.nn.functional as F
+from helpers import ROOT
 from torch import nn
 
 from ablations.adaptive_input import AdaptiveInput
@@ -23,7 +24,10 @@ from ablations.random_synthesizer import RandomSynthesizer
 from ablations.rms_rezero import RMSReZero
 from ablations.top_two_experts import TopTwoExperts
 from ablations.untied_source import UntiedSource
+from transformer_pl.config import sizes
+from transformer_pl.config.components import build
 from transformer_pl.model import FeedForward, Mask, SharedEmbedding, Transformer
+from transformer_pl.plan.sweep_file import read_sweep
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
 D = CONFIG.d_model
@@ -346,3 +350,31 @@ def test_one_layer_of_the_decoder_has_a_memory():
     memory, x = ffns[6], torch.randn(2, 3, D)
     assert (memory.keys, memory.chosen, memory.heads) == (64, 32, 4)
     torch.testing.assert_close(model.decoder[2].ffn(x), memory(x))
+
+
+PRINTED = [*[223] * 17, 224, 223, 65, 45, 20, 170, 144, 227, 202, 248, 248, 273, 204, None, 223, 232, 223]
+PRINTED += [*[None] * 12, 223, 421]  # None: the parts of the row differ from theirs
+
+
+def test_rows_have_as_many_weights_as_the_table_prints():
+    """In millions, at its sizes, in the order of the file.
+
+    Other parts have the adaptive softmax, whose vectors are shorter here, convolutions, which have a kernel for each
+    feature there, Synthesizers, whose lengths are not printed, the Universal Transformer, which has gates there, and
+    experts, which are in every fourth layer there.
+    """
+    options = {"MixtureOfSoftmaxes": {"components": 15}, "MemoryLayer": {"keys": 512}}
+    sweep = read_sweep(ROOT / "sweeps" / "narang2021.yaml", None, None, {})
+    for row, printed in zip(sweep.rows, PRINTED, strict=True):
+        model = row.configs[0].model
+        parts = {
+            slot: part.model_copy(update={"options": options[name]})
+            for slot in ("embedding", "ffn")
+            if (name := (part := getattr(model, slot)).path.rpartition(".")[2]) in options
+        }
+        of_stack = {"N": 2 * model.N, "d_ff": model.d_ff * 3 // 2, "h": model.h * 3 // 2, "d_k": 64, "d_v": 64}
+        theirs = model.model_copy(update={"width": 1, "depth": 1, "d_model": 768} | of_stack | parts)
+        with torch.device("meta"):
+            built = build(theirs.architecture, sizes(theirs, 32_128))
+        if printed:
+            assert parameters(built) / 1e6 == pytest.approx(printed, abs=1), row.name
