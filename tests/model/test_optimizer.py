@@ -7,14 +7,24 @@ from transformer_pl.config import sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import Transformer
 from transformer_pl.model.optimizer import InverseSquareRoot, build_optimizer
+from transformer_pl.trials.trial_config import as_trained
 
 pytestmark = pytest.mark.core
 SMALL = {"model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.N": 1, "optim.warmup": 40, "optim.max_steps": 100}
 
 
+def config_of(**keys):
+    return resolve([Level("test", SMALL | {f"optim.{key.replace('__', '.')}": value for key, value in keys.items()})])
+
+
+def optimizer_of(config):
+    config_sizes = sizes(config.model, 20)
+    return build_optimizer(config.optim, config_sizes, Transformer(config_sizes))[0]
+
+
 def built(**keys):
     """The optimizer, torch's scheduler and the rates of the first 101 steps."""
-    config = resolve([Level("test", SMALL | {f"optim.{key.replace('__', '.')}": value for key, value in keys.items()})])
+    config = config_of(**keys)
     model = Transformer(sizes(config.model, 20))
     optimizer, scheduler = build_optimizer(config.optim, sizes(config.model, 20), model)
     (law, *_) = scheduler.lr_lambdas
@@ -47,6 +57,21 @@ def test_the_keys_of_adam_are_given_to_an_optimizer_that_has_them():
     optimizer, _, rates = built(optimizer="torch.optim.SGD", optimizer__momentum=0.5)
     (group,) = optimizer.param_groups
     assert isinstance(optimizer, torch.optim.SGD) and group["momentum"] == 0.5 and group["lr"] == rates[0]
+
+
+def test_an_option_counts_that_is_the_class_s_default_and_not_what_it_would_get():
+    """AdamW alone has betas (0.9, 0.999) and an eps of 1e-8; here it would get those of the paper."""
+
+    def trained(**options):
+        return as_trained(config_of(optimizer="torch.optim.AdamW", **options))
+
+    for options in ({"optimizer__betas": "[0.9,0.999]"}, {"optimizer__eps": 1e-8}):
+        assert trained(**options) != trained()
+        (group,) = optimizer_of(trained(**options)).param_groups
+        assert (group["betas"] == (0.9, 0.999)) == ("optimizer__betas" in options)
+        assert (group["eps"] == 1e-8) == ("optimizer__eps" in options)
+    assert trained(optimizer__betas="[0.9,0.98]", optimizer__eps=1e-9) == trained()
+    assert trained(optimizer__betas="[0.9,0.999]", beta2=0.999) == trained(beta2=0.999)
 
 
 TABLE = """

@@ -17,6 +17,7 @@ from transformer_pl.config import (
     Component,
     Config,
     Model,
+    Optim,
     Sizes,
     custom_components,
     custom_components_by_key,
@@ -49,6 +50,11 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
     component_class = import_component(component.path)
     with component_code():
         return component_class(*arguments, **_options(component, component_class, len(arguments), given))
+
+
+def optimizer_options(optim: Optim) -> dict[str, Any]:
+    """What every optimizer is offered, as `given` of `build`."""
+    return {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
 
 
 def with_own(config: Sizes, slot: str, component_class: type) -> Sizes:
@@ -135,7 +141,7 @@ def _options(
     """
     accepted = _accepted(component_class, before)
     messages: list[str] = []
-    options = {name: v for name, v in (given or {}).items() if name in accepted and _fits(v, accepted[name])}
+    options = _offered(accepted, given or {})
     for name, value in component.options.items():
         if name not in accepted:
             known = suggestion(name, accepted) if accepted else "; it takes none"
@@ -164,14 +170,26 @@ def option_value(config: Config, key: str) -> Any:
     section, slot, name = key.split(".")
     filled, before = getattr(getattr(config, section), slot), before_options(f"{section}.{slot}")
     components = filled if isinstance(filled, tuple) else (filled,)
-    values = [_defaults(component, before) | component.options for component in components]
+    given = _given(config, f"{section}.{slot}")
+    values = [_defaults(component, before, given) | component.options for component in components]
     return values[0].get(name) if len(values) == 1 else None
 
 
-def _defaults(component: Component, before: int) -> dict[str, Any]:
-    """The defaults of the options of a component, by name."""
+def _given(config: Config, key: str) -> dict[str, Any]:
+    """What `build` offers the component of a key beside its options."""
+    return optimizer_options(config.optim) if key == "optim.optimizer" else {}
+
+
+def _offered(accepted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a constructor takes of the options that `build` gives."""
+    return {name: value for name, value in given.items() if name in accepted and _fits(value, accepted[name])}
+
+
+def _defaults(component: Component, before: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """By name, the values that the options of a component have where it does not set them. given: see `build`."""
     accepted = _accepted(import_component(component.path), before)
-    return {name: parameter.default for name, parameter in accepted.items() if parameter.default is not parameter.empty}
+    defaults = {name: one.default for name, one in accepted.items() if one.default is not one.empty}
+    return defaults | _offered(accepted, given)
 
 
 def declared_types(component: Component, before: int) -> dict[str, Any]:
@@ -187,19 +205,19 @@ def without_defaults(config: Config) -> Config:
     """
     for key, component in custom_components_by_key(config).items():
         section, _, slot = key.partition(".")
-        changed = {slot: _without_defaults(component, before_options(key))}
+        changed = {slot: _without_defaults(component, before_options(key), _given(config, key))}
         config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
-    callbacks = tuple(_without_defaults(callback, 0) for callback in config.trainer.callbacks)
+    callbacks = tuple(_without_defaults(callback, 0, {}) for callback in config.trainer.callbacks)
     return config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})
 
 
 AnyComponent = TypeVar("AnyComponent", bound=Component)
 
 
-def _without_defaults(component: AnyComponent, before: int) -> AnyComponent:
+def _without_defaults(component: AnyComponent, before: int, given: Mapping[str, Any]) -> AnyComponent:
     if not component.options:
         return component
-    defaults = _defaults(component, before)
+    defaults = _defaults(component, before, given)
     typed = _options(component, import_component(component.path), before)
     # Compared as text, because True equals 1.
     changed = {name for name, value in typed.items() if name not in defaults or repr(value) != repr(defaults[name])}
@@ -224,7 +242,7 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
     except ValidationError:
         raise
     except Exception:  # pydantic knows no such type, or it is a text that cannot be evaluated
-        return value
+        return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value
 
 
 def _fits(value: object, parameter: inspect.Parameter) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transformer_pl.config import Optim, Sizes
-from transformer_pl.config.components import build, import_component
+from transformer_pl.config.components import build, import_component, optimizer_options
 from transformer_pl.model.slots import Grouping
 from transformer_pl.runtime.errors import InputError
 
@@ -42,8 +42,7 @@ def build_optimizer(
     named = [*model.named_parameters(), *others]
     is_grouping = isinstance(optimizer_class, Grouping)
     parameters = optimizer_class.groups(named) if is_grouping else [weight for _, weight in named]
-    betas = (optim.beta1, optim.beta2)
-    optimizer = build(optim.optimizer, parameters, 1.0, betas=betas, eps=optim.eps, fused=True)
+    optimizer = build(optim.optimizer, parameters, 1.0, **optimizer_options(optim))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(
             f"optim.optimizer = {optim.optimizer.path}: must be derived from torch.optim.Optimizer; derive it"

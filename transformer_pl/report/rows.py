@@ -205,8 +205,7 @@ def make_table_rows(
     are_base = [compared is not None and same_row(config, compared) for config in configs]
     index = next((i for i, row in enumerate(rows) if are_base[i] and row.has_learned), None)
     base_row = None if index is None else rows[index]
-    index_of_base = next(itertools.compress(itertools.count(), are_base), None)
-    of_base = None if index_of_base is None else rows[index_of_base]
+    of_base = next(itertools.compress(rows, are_base), None)
     same_dataset = [of_base is not None and row.dataset == of_base.dataset for row in rows]
     same_tokens = [
         same and of_base is not None and row.has_tokens_of(of_base)
