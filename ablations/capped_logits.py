@@ -1,4 +1,7 @@
-"""Logits that are capped by tanh (Gemma 2, arXiv:2408.00118, Section 2; there the cap is 30)."""
+"""Logits that are capped by tanh, as those of the last layer of Gemma 2 (Gemma Team 2024, arXiv:2408.00118, Section 2).
+
+There the cap is 30. Gemma 2 also caps the scores of attention, at 50.
+"""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Characters in place of subwords: Lee et al. 2017 (arXiv:1610.03017)."""
+"""Characters in place of subwords: Lee et al. 2017 (arXiv:1610.03017). Their encoder also shortens the sequence."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

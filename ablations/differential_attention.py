@@ -13,8 +13,10 @@ class DifferentialAttention(nn.Module):
     """(softmax(Q1 K1^T / sqrt(d)) - lambda softmax(Q2 K2^T / sqrt(d))) V, normalised, times 1 - lambda_init.
 
     Q1 and Q2 are the halves of Q, d their width (equation 1). lambda = exp(q1 k1) - exp(q2 k2) + lambda_init, where
-    lambda_init = 0.8 - 0.6 exp(-0.3 layer) depends on the depth, layer from 0 (equations 2 and 3). Heads are normalised
-    by RMSNorm (equation 4).
+    lambda_init = 0.8 - 0.6 exp(-0.3 layer) depends on the depth, layer from 0 (equation 2). Heads are normalised by
+    RMSNorm (equation 3), without weights. The source has half as many heads as its base, so that Q1 and Q2 are as wide
+    as a head of base: for the paper's base model.h=4 model.d_k=128 model.d_v=128. It has a decoder alone; here all
+    attentions can be differential.
     """
 
     exempt = {"weights_are_what_attention_computes": "the heads are normalised after the weighted sum"}

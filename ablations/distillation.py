@@ -4,6 +4,8 @@ A finished trial is the teacher: at each position the student learns its distrib
 reference y,
 
     (1 - weight) * CE(y) + weight * sum_k -q_k log p_k.
+
+CE is smoothed, as without a teacher. There is no temperature, which Hinton et al. have.
 """
 
 import torch

@@ -1,4 +1,8 @@
-"""A tanh in place of each norm, before the sub-layer (Zhu et al. 2025, arXiv:2503.10622)."""
+"""A tanh in place of each norm, before the sub-layer (Zhu et al. 2025, arXiv:2503.10622).
+
+For large language models the source also tunes alpha, apart for the norms before attention, and learns a factor of the
+embeddings; neither is here.
+"""
 
 import torch
 from torch import Tensor, nn

@@ -7,7 +7,11 @@ from transformer_pl.config import PAD, Optim, Sizes
 
 
 class FocalLoss:
-    """-(1 - p)^gamma log p of every target token, summed. gamma = 0 is plain cross-entropy."""
+    """-(1 - p)^gamma log p of every target token, summed. gamma = 0 is plain cross-entropy.
+
+    Targets are not smoothed, so compare it with `optim.eps_ls=0`. The weight of a class, alpha in the source's equation
+    5, is left out.
+    """
 
     def __init__(self, config: Sizes, optim: Optim, gamma: float = 2.0):
         self.gamma = gamma

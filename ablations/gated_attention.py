@@ -3,6 +3,7 @@
 Concat(head_1, ..., head_h) of Section 3.2.2 is multiplied by sigmoid(x W^G) before W^O, where x is the input from which
 the queries are projected. The gate is elementwise, one number for each of the h d_v numbers, or with `headwise` one
 number for each head. W^G has no bias, and is initialised as the other projections are: the gates start near 1/2.
+The source has decoders alone; `GatedCrossAttention` is the same gate at the attention to the encoder.
 """
 
 from torch import Tensor

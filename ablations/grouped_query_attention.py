@@ -1,6 +1,8 @@
 """Grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245): several heads share one key and one value head.
 
-With one group it is multi-query attention (Shazeer 2019, arXiv:1911.02150), with h groups the paper's.
+With one group it is multi-query attention (Shazeer 2019, arXiv:1911.02150), with h groups the paper's. As with Shazeer,
+the encoder's self-attention shares keys, too; Ainslie et al. leave it as it is, and begin with a trained model. Shazeer
+widens the feed-forward network to keep the number of weights; here there are fewer.
 """
 
 from torch import Tensor, nn

@@ -7,7 +7,11 @@ from transformer_pl.config import Count, Sizes
 
 
 class LearnedPosition(nn.Module):
-    """One learned vector for each position, added to the embedding. Positions beyond `most` reuse the last vector."""
+    """One learned vector for each position, added to the embedding. Positions beyond `most` reuse the last vector.
+
+    They are drawn with a deviation of d_model^-0.5, as in fairseq. Gehring et al. draw positions as large
+    as the embeddings of words, which here are sqrt(d_model) times as large.
+    """
 
     def __init__(self, config: Sizes, site: str, most: Count = 512):
         super().__init__()
@@ -16,3 +20,10 @@ class LearnedPosition(nn.Module):
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         at = torch.arange(start, start + x.shape[1], device=x.device).clamp(max=len(self.vectors) - 1)
         return x + self.vectors[at]
+
+
+class ScaledLearnedPosition(LearnedPosition):
+    """The same vectors times sqrt(d_model), as the embeddings of words are (Section 3.4)."""
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        return x + x.shape[-1] ** 0.5 * super().forward(torch.zeros_like(x), start)

@@ -10,7 +10,10 @@ from transformer_pl.data.tokens import Split
 
 
 class LengthCurriculum(TrainStream):
-    """In the first `epochs` epochs the batches come in the order of their longest sentences, and then shuffled."""
+    """In the first `epochs` epochs the batches come in the order of their longest sentences, and then shuffled.
+
+    The source includes longer sentences little by little, beside the short ones.
+    """
 
     def __init__(self, *arguments: Any, epochs: Count = 1):
         super().__init__(*arguments)

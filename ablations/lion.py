@@ -1,4 +1,8 @@
-"""Lion (Chen et al. 2023, arXiv:2302.06675, Algorithm 2): the sign of a momentum. Its rate is below Adam's."""
+"""Lion (Chen et al. 2023, arXiv:2302.06675, Algorithm 2): the sign of a momentum. Its rate is below Adam's.
+
+In a trial its betas are `optim.beta1` and `optim.beta2`, 0.9 and 0.98 by default. The source has 0.9 and 0.99, and 0.95
+and 0.98 for language models; `optim.optimizer.betas` sets others.
+"""
 
 from collections.abc import Iterable
 from typing import Any

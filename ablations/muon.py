@@ -1,8 +1,8 @@
 """Muon (Jordan 2024, kellerjordan.github.io/posts/muon): momentum whose matrices are made orthogonal; else Adam.
 
 The Newton-Schulz iteration and its coefficients are of that text. Hidden matrices are Muon's, embeddings and vectors
-Adam's, as there. An update has the root mean square 0.2, as Adam's has about (Liu et al. 2025, arXiv:2502.16982), so
-that both take one rate.
+Adam's, as there. Learned positions count as a hidden matrix, and kernels of convolutions are Adam's. An update has the
+root mean square 0.2, as Adam's has about (Liu et al. 2025, arXiv:2502.16982), so that both take one rate.
 """
 
 from typing import Any

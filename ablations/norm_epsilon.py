@@ -1,4 +1,4 @@
-"""Another epsilon of LayerNorm. The paper names none; its authors' code has 1e-6, torch and most later code 1e-5."""
+"""Another epsilon of LayerNorm. The paper names none; its authors' code has 1e-6, torch and much later code 1e-5."""
 
 from torch import nn
 

@@ -14,7 +14,8 @@ class RecurrentLayer(nn.Module):
     """An LSTM of width d_model: bidirectional in the encoder (half the width each way), left to right in the decoder.
 
     Decodes from a cache: the state after the prefix. Padding must stand at the end, as in every batch here. Autocast is
-    off, because a CPU without AVX512 has no LSTM in bfloat16, and a GPU takes float16 for it.
+    off, because a CPU without AVX512 has no LSTM in bfloat16, and a GPU takes float16 for it. Weights are drawn as
+    torch draws them.
     """
 
     table_1 = ("n d²", "n", "n")

@@ -1,4 +1,7 @@
-"""Register tokens: learned vectors that the encoder reads with the sentence (Darcet et al. 2024, arXiv:2309.16588)."""
+"""Register tokens: learned vectors that the encoder reads with the sentence (Darcet et al. 2024, arXiv:2309.16588).
+
+That source has them for images. Burtsev et al. 2020 (arXiv:2006.11527) had them for translation before.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +13,8 @@ from transformer_pl.model import Mask, Transformer
 class RegisterTokens(Transformer):
     """Registers stand before the sentence in all layers of the encoder, and the decoder does not see them.
 
-    They have no position, and are drawn as large as embeddings are after the factor of Section 3.4.
+    They have no position, and are drawn as large as embeddings are after the factor of Section 3.4; models of images
+    draw them near zero.
     """
 
     def __init__(self, config: Sizes, registers: Count = 4):

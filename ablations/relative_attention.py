@@ -9,7 +9,8 @@ from transformer_pl.model import Mask, ScaledDotProductAttention, softmax
 
 
 class RelativeAttention(ScaledDotProductAttention):
-    """softmax(Q (K + a^K)^T / sqrt(d_k)) (V + a^V), a by distance, all beyond `most` alike; the heads share them.
+    """softmax(Q (K + a^K)^T / sqrt(d_k)) (V + a^V), a by distance, all beyond `most` alike; the heads share
+    them, as in the source's Section 3.3; its base model has vectors of its own for each head.
 
     Cross-attention stays as it is: there is no distance between two sentences.
     """

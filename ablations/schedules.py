@@ -1,8 +1,6 @@
 """Other schedules of the learning rate. `peak` is by default equation (3)'s greatest rate, (d_model warmup)^-0.5.
 
-Cosine: Loshchilov and Hutter 2017 (arXiv:1608.03983), without restarts. Linear: as BERT's (Devlin et al. 2019,
-arXiv:1810.04805). Both fall to 0 after a linear warm-up. InverseSquareRootWithoutWarmup: T5's (Raffel et al. 2020,
-arXiv:1910.10683).
+Each begins with a linear warm-up but the last one.
 """
 
 import math
@@ -28,21 +26,21 @@ class Constant:
 
 
 class Cosine(Constant):
-    """From the peak to 0 along half a cosine."""
+    """From the peak to 0 along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts)."""
 
     def after(self, share: float) -> float:
         return (1 + math.cos(math.pi * min(1.0, share))) / 2
 
 
 class Linear(Constant):
-    """From the peak to 0 along a line."""
+    """From the peak to 0 along a line, as BERT's (Devlin et al. 2019, arXiv:1810.04805)."""
 
     def after(self, share: float) -> float:
         return max(0.0, 1 - share)
 
 
 class InverseSquareRootWithoutWarmup(Constant):
-    """The peak for the first `warmup` steps, then as equation (3)."""
+    """The peak for the first `warmup` steps, then as equation (3): T5's (Raffel et al. 2020, arXiv:1910.10683)."""
 
     def __call__(self, step: int) -> float:
         return self.peak * min(1.0, (self.warmup / step) ** 0.5)

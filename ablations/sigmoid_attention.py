@@ -10,6 +10,7 @@ class SigmoidAttention(nn.Module):
     """sigmoid(Q K^T / sqrt(d_k) - log n) V, with n the number of keys that a query may see. Weights need not sum to 1.
 
     The source has one n, the length of its sequences; with the keys that are seen, padding changes nothing.
+    The source has self-attention alone; here the attention to the encoder has a sigmoid, too.
     """
 
     table_1 = ("n² d", "1", "1")

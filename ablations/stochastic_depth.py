@@ -1,11 +1,12 @@
 """Stochastic depth (Huang et al. 2016, arXiv:1603.09382): in training, sub-layers are left out at random.
 
-Pham et al. 2019 (arXiv:1904.13377) brought it to Transformers. Fan et al. 2020 (arXiv:1909.11556) leave out whole
-layers, all at one rate. Here, as with Huang et al., the probability rises linearly with the depth, from `rate` / N in
+Pham et al. 2019 (arXiv:1904.13377) brought it to Transformers. Fan et al. 2020 (arXiv:1909.11556) leave out all layers
+at one rate. Here, as with Huang et al., the probability rises linearly with the depth, from `rate` / N in
 the first of N layers to `rate` in the last. As with Pham et al., an output that remains is divided by the probability
 that it remains, and evaluation uses all sub-layers as they are.
 
-Each sub-layer is drawn for each sentence by itself. It is computed also where it is left out, so training gets no
+Each sub-layer is drawn for each sentence by itself; Huang et al. draw once for a mini-batch, Pham et al. once for a
+mini-batch and a whole layer. It is computed also where it is left out, so training gets no
 faster. `rate` is 0.2 here, as with Fan et al.; Huang et al. have 0.5. Initialisation is that of the paper.
 """
 

@@ -3,7 +3,7 @@
 P_w softmax(P_l (Q K^T / sqrt(d_k))) V: the h x h matrices P_l and P_w map the heads' scores of each query and key
 before the softmax, and the heads' weights after it. The mask hides keys between the two, in the scores that P_l has
 mixed. A hidden key has no weight in any head, so P_w gives it none. Both matrices are drawn from a normal distribution
-of deviation 1 / sqrt(h), as in the authors' code.
+of deviation 1 / sqrt(h), which is truncated in the authors' code.
 """
 
 import torch

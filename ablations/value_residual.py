@@ -3,7 +3,7 @@
 The self-attention of layer n takes its weighted sum of the values (V_1 + V_n) / 2, where V_1 are the values of the
 first layer of the same stack. This is the Identity-ResFormer of the source, which also learns the two factors, from 1/2
 each. The attention to the encoder's output stays as it is. There are no new weights, and initialisation is that of the
-paper.
+paper. The source has a decoder alone.
 """
 
 from typing import Any

@@ -15,6 +15,7 @@ from ablations.additive_attention import AdditiveAttention
 from ablations.alibi import Alibi
 from ablations.attention_biases import AttentionBiases
 from ablations.attention_dropout import AttentionDropout
+from ablations.capped_logits import CappedLogits
 from ablations.convolutional_layer import ConvolutionalLayer
 from ablations.deep_norm import DeepNormResidual
 from ablations.gated_attention import GatedCrossAttention, GatedSelfAttention
@@ -24,7 +25,7 @@ from ablations.hyper_connections import HyperConnections
 from ablations.int8_weights import Int8Weights
 from ablations.joint_initialisation import JointInitialisation
 from ablations.layer_scale import LayerScale
-from ablations.learned_position import LearnedPosition
+from ablations.learned_position import LearnedPosition, ScaledLearnedPosition
 from ablations.linear_attention import LinearAttention
 from ablations.local_attention import LocalAttention
 from ablations.norm_epsilon import NormEpsilon
@@ -39,11 +40,14 @@ from ablations.rotary_attention import RotaryAttention
 from ablations.sandwich_norm import SandwichNormResidual
 from ablations.sigmoid_attention import SigmoidAttention
 from ablations.sines_then_cosines import SinesThenCosines
+from ablations.sparse_attention import SparseAttention
+from ablations.squared_relu import SquaredReLU
 from ablations.stochastic_depth import StochasticDepth, StochasticDepthPreNorm
 from ablations.talking_heads import TalkingHeads
 from ablations.task_vector import TaskVector
 from ablations.unscaled_attention import UnscaledAttention
 from ablations.untied_embedding import UntiedEmbedding
+from ablations.untied_output import UntiedOutput
 from ablations.zero_first_input import ZeroFirstInput
 from transformer_pl.config import Site
 from transformer_pl.config.components import build
@@ -262,6 +266,50 @@ def test_a_learned_position_is_a_vector_added():
     part, x = LearnedPosition(CONFIG, "encoder", most=4), torch.zeros(1, 3, CONFIG.d_model)
     assert torch.equal(part(x)[0], part.vectors[:3])
     assert torch.equal(part(x, start=2)[0], part.vectors[[2, 3, 3]])  # the last serves again
+    scaled, x = ScaledLearnedPosition(CONFIG, "encoder", most=4), torch.randn(1, 3, CONFIG.d_model)
+    torch.testing.assert_close(scaled(x, start=2) - x, math.sqrt(CONFIG.d_model) * scaled.vectors[[2, 3, 3]][None])
+
+
+@pytest.mark.parametrize("site", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize(("pattern", "summary"), [("strided", 1), ("fixed", 1), ("fixed", 2)])
+def test_a_sparse_pattern_is_the_source_s_sets_of_positions(pattern, summary, site):
+    """Child et al. 2019, Section 4.3, in its words: A1 and A2 of every query, which stands at positions 5 to 8."""
+    part = SparseAttention(CONFIG, site, pattern=pattern, stride=3, summary=summary)
+    Q, K = torch.randn(1, H, 4, D_K), torch.randn(1, H, 9, D_K)
+    weights = part.weights(Q, K, Mask(causal=site == "decoder"), 5 if site == "decoder" else 0)
+    for query in range(4):
+        i = query + (5 if site == "decoder" else 0)
+        for j in range(9):
+            if pattern == "strided":
+                neighbour, distant = abs(i - j) <= 2, abs(i - j) in (0, 3, 6)
+            else:
+                neighbour, distant = i // 3 == j // 3, j in ((2, 5, 8) if summary == 1 else (1, 2, 4, 5, 7, 8))
+            sees = (neighbour or distant or site == "cross") and (j <= i or site != "decoder")
+            assert bool((weights[0, :, query, j] > 0).all()) == sees, (i, j)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, H, 4))
+
+
+def test_capped_logits_are_within_the_cap():
+    part, x = CappedLogits(CONFIG, None, cap=2.0), 9 * torch.randn(2, 3, CONFIG.d_model)
+    plain = x @ part.weight.T
+    assert plain.abs().max() > 2 >= part.logits(x).abs().max()
+    expected = [2 * math.tanh(logit / 2) for logit in plain.flatten().tolist()]
+    torch.testing.assert_close(part.logits(x).flatten(), torch.tensor(expected))
+
+
+def test_the_squared_relu_is_its_equation():
+    part, x = SquaredReLU(CONFIG, "encoder"), torch.randn(2, 3, CONFIG.d_model)
+    nn.init.normal_(part.W_1.bias)
+    inner = x @ part.W_1.weight.T + part.W_1.bias
+    torch.testing.assert_close(part(x), torch.where(inner > 0, inner**2, 0) @ part.W_2.weight.T + part.W_2.bias)
+
+
+def test_an_untied_output_has_a_matrix_of_its_own():
+    part, x, ids = UntiedOutput(CONFIG, None), torch.randn(1, 2, CONFIG.d_model), torch.tensor([[4, 7]])
+    for site in ("encoder", "decoder"):
+        torch.testing.assert_close(part.embed(ids, site), part.input[ids] * math.sqrt(CONFIG.d_model))
+    torch.testing.assert_close(part.logits(x), x @ part.output.T)
+    assert not torch.equal(part.input, part.output)
 
 
 def test_untied_embeddings_are_three_matrices():

@@ -27,7 +27,8 @@ README, TABLES = ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
 BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
 HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
 GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # arguments of a constructor, but no options
-SOURCE = re.compile(r"([A-Z][\w-]+(?:(?:, [A-Z][\w-]+)* and [A-Z]\w+| et al\.)? \d{4}),\s+arXiv:(\d+\.\d+)")
+AUTHORS = r"[A-Z][\w-]+(?:(?:, [A-Z][\w-]+)* and [A-Z]\w+| et al\.| Team)?"
+SOURCE = re.compile(rf"({AUTHORS} \d{{4}})(?:, \w+)?,?\s+\(?arXiv:(\d+\.\d+)")
 
 
 def components(path: Path) -> dict[str, tuple[str, type]]:
@@ -60,6 +61,11 @@ def sentence(text: str) -> str:
     """The first sentence of a docstring, without its sources."""
     text = re.sub(r"\s*\([^()]*(?:\d{4}|arXiv)[^()]*\)", "", " ".join(text.split("\n\n")[0].split()))
     return re.split(r"(?<!et al)\.(?: (?=[A-Z`])|$)", text)[0].replace("|", "\\|")
+
+
+def sources(text: str) -> list[str]:
+    """Links to the papers that a docstring names."""
+    return [f"[{who}](https://arxiv.org/abs/{number})" for who, number in SOURCE.findall(" ".join(text.split()))]
 
 
 def weights(key: str, path: str) -> str:
@@ -108,13 +114,11 @@ def catalogue() -> str:
     differences = measured()
     for path in sorted((ROOT / "ablations").glob("[!_]*.py")):
         document = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        sources = [
-            f"[{who}](https://arxiv.org/abs/{number})" for who, number in SOURCE.findall(" ".join(document.split()))
-        ]
         about = sentence(document)
         for name, (key, component) in components(path).items():
+            found = sources(document) or sources(inspect.getdoc(component) or "")
             shown = f"[`{name}`]({path.name})" + "".join(f" `{option}`" for option in options(component))
-            cells = (shown, about, ", ".join(sources), weights(key, f"ablations.{path.stem}.{name}"))
+            cells = (shown, about, ", ".join(found), weights(key, f"ablations.{path.stem}.{name}"))
             rows.append(
                 (list(COMPONENTS).index(key) if key in COMPONENTS else 99, key, *cells, differences.get(name, ""))
             )

@@ -261,10 +261,13 @@ def test_a_file_beside_the_sweep_file_is_read(folder, tmp_path):
     assert "| eight heads |" in out
 
 
-def test_rows_without_a_name_come_last(words, tmp_path):
+def test_rows_without_a_name_come_last_and_other_orders_have_no_headings(words, tmp_path):
     path = write_names(tmp_path, "rows: [{heading: A}, {row: h=4, name: four}]")
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--format=md")
     assert out.index("**A**") < out.index("| four |") < out.index("**Others**") < out.index("| base |")
+    path = write_names(tmp_path, "rows: [{heading: A}, {row: base, name: eight}, {heading: B}, {row: h=4, name: four}]")
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={path}", "--sort=params", "--format=md")
+    assert out.index("| four |") < out.index("| eight |") and "**" not in out
 
 
 def test_numbers_of_the_test_set_have_differences_beside_ours_of_the_test_set_alone(words, tmp_path):
