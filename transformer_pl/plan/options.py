@@ -130,7 +130,7 @@ def add_sweep_options(parser: CommandParser) -> None:
     group.add_argument("--storage", metavar="URL", help=study)
     base = "the row that others are compared with (base)"
     group.add_argument("--base", metavar="ROW", help=base)
-    paper = "whether the table shows printed numbers (the paper's it shows unless the dataset is your own)"
+    paper = "whether the table shows printed numbers (yes, but not the paper's beside a dataset of your own)"
     group.add_argument("--paper", action=argparse.BooleanOptionalAction, help=paper)
 
 

@@ -91,19 +91,8 @@ class ReportOptions(TableOptions):
             raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
         if self.split != "val":
             raise InputError("--split: is for sweep files, but a CSV file of runs is given; leave it out")
-        of_sweeps = (
-            "sort",
-            "factors",
-            "together",
-            "rows",
-            "scale",
-            "set",
-            "seeds",
-            "retune",
-            "storage",
-            "trials",
-            "wandb",
-        )
+        of_sweeps = ["sort", "factors", "together", "rows", "trials", "wandb"]
+        of_sweeps += ["scale", "set", "seeds", "retune", "storage"]
         refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
 
 
