@@ -1,7 +1,7 @@
 """A tanh in place of each norm, before the sub-layer (Zhu et al. 2025, arXiv:2503.10622).
 
-For large language models the source also tunes alpha, apart for the norms before attention, and learns a factor of the
-embeddings; neither is here.
+For large language models the source also tunes alpha, for the norms before attention by itself, and learns a factor of
+the embeddings; neither is here.
 """
 
 import torch

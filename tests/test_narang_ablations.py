@@ -359,13 +359,15 @@ PRINTED += [*[None] * 12, 223, 421]  # None: the parts of the row differ from th
 def test_rows_have_as_many_weights_as_the_table_prints():
     """In millions, at its sizes, in the order of the file.
 
-    Other parts have the adaptive softmax, whose vectors are shorter here, convolutions, which have a kernel for each
-    feature there, Synthesizers, whose lengths are not printed, the Universal Transformer, which has gates there, and
-    experts, which are in every fourth layer there.
+    No number stands for a row whose parts differ: the vectors of the adaptive softmax are shorter here; there,
+    convolutions have a kernel for each feature, the Universal Transformer has gates, and experts are in every fourth
+    layer; and the lengths of Synthesizers are not printed.
     """
     options = {"MixtureOfSoftmaxes": {"components": 15}, "MemoryLayer": {"keys": 512}}
     sweep = read_sweep(ROOT / "sweeps" / "narang2021.yaml", None, None, {})
     for row, printed in zip(sweep.rows, PRINTED, strict=True):
+        if printed is None:
+            continue
         model = row.configs[0].model
         parts = {
             slot: part.model_copy(update={"options": options[name]})
@@ -376,5 +378,4 @@ def test_rows_have_as_many_weights_as_the_table_prints():
         theirs = model.model_copy(update={"width": 1, "depth": 1, "d_model": 768} | of_stack | parts)
         with torch.device("meta"):
             built = build(theirs.architecture, sizes(theirs, 32_128))
-        if printed:
-            assert parameters(built) / 1e6 == pytest.approx(printed, abs=1), row.name
+        assert parameters(built) / 1e6 == pytest.approx(printed, abs=1), row.name

@@ -17,14 +17,12 @@ def config_of(**keys):
     return resolve([Level("test", SMALL | {f"optim.{key.replace('__', '.')}": value for key, value in keys.items()})])
 
 
-def optimizer_of(config):
-    config_sizes = sizes(config.model, 20)
-    return build_optimizer(config.optim, config_sizes, Transformer(config_sizes))[0]
-
-
 def built(**keys):
-    """The optimizer, torch's scheduler and the rates of the first 101 steps."""
-    config = config_of(**keys)
+    return built_from(config_of(**keys))
+
+
+def built_from(config):
+    """The optimizer, its model and the rates of the first 101 steps."""
     model = Transformer(sizes(config.model, 20))
     optimizer, scheduler = build_optimizer(config.optim, sizes(config.model, 20), model)
     (law, *_) = scheduler.lr_lambdas
@@ -67,7 +65,8 @@ def test_an_option_counts_that_is_the_class_s_default_and_not_what_it_would_get(
 
     for options in ({"optimizer__betas": "[0.9,0.999]"}, {"optimizer__eps": 1e-8}):
         assert trained(**options) != trained()
-        (group,) = optimizer_of(trained(**options)).param_groups
+        optimizer, _, _ = built_from(trained(**options))
+        (group,) = optimizer.param_groups
         assert (group["betas"] == (0.9, 0.999)) == ("optimizer__betas" in options)
         assert (group["eps"] == 1e-8) == ("optimizer__eps" in options)
     assert trained(optimizer__betas="[0.9,0.98]", optimizer__eps=1e-9) == trained()

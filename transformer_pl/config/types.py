@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import parse_yaml
 
 
@@ -60,6 +61,12 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
     if kind == "value_error":
         return str(context["error"])
     return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to")[0]
+
+
+def mistake_in(mistake: Mapping[str, Any]) -> str:
+    """What pydantic found broken: the place, its value, and the constraint; the constraint alone for the whole."""
+    place = f"{'.'.join(map(str, mistake['loc']))} = {shown(mistake['input'])}: " if mistake["loc"] else ""
+    return f"{place}{constraint_of(mistake)}"
 
 
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow

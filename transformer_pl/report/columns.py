@@ -111,9 +111,9 @@ def build_table(
 def _name_of_base(rows: Sequence[TableRow]) -> str:
     """What a sentence calls the row that differences are to."""
     base = next((row for row in rows if row.is_base), None)
-    if base is None or not (base.is_reference or base.results.title):
-        return "base"
-    return base.results.shown_name if base.is_reference else f"base ({base.results.title})"
+    if base and base.is_reference:
+        return base.results.shown_name
+    return f"base ({base.results.title})" if base and base.results.title else "base"
 
 
 def trial_records(sweep: Sweep, planned: Sequence[PlannedTrial]) -> list[dict[str, Any]]:

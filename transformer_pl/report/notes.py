@@ -156,7 +156,7 @@ def _training_note(rows: Sequence[TableRow], config: Config, paper: PublishedTab
     note += f"; the last {config.averaged} checkpoints are averaged." if config.averaged > 1 else "."
     if paper is None or not any(row.published for row in rows):
         return note
-    if not paper.hub and paper.rows[0].row:  # of a file of row names
+    if paper.hub == "":  # of a file of row names, which does not say on which data its numbers were measured
         note += f" Printed numbers: {paper.source}. Compare differences from base, not values."
         return note if paper.base else f"{note} Base has none, and so there are no differences between them."
     other = (["data"] if data.hub != paper.hub else []) + (["sizes"] if factors else [])

@@ -11,13 +11,14 @@ place of the paper's. They are of the validation set, or with `split: test` of t
 is printed: ids and folders stay the same.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from transformer_pl.config import Section
-from transformer_pl.config.types import NoBool, constraint_of
+from transformer_pl.config.types import NoBool, mistake_in
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.published import PublishedRow, PublishedTable
@@ -98,7 +99,7 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
     try:
         names = RowNames.model_validate(read_yaml(path))
     except ValidationError as error:
-        raise InputError(*(f"{path}: {_mistake(mistake)}" for mistake in error.errors())) from None
+        raise InputError(*(f"{path}: {mistake_in(mistake)}" for mistake in error.errors())) from None
     for kind in ("row", "name"):
         values = [value for entry in names.of_rows() if (value := getattr(entry, kind))]
         if twice := [value for index, value in enumerate(values) if value in values[:index]]:
@@ -109,26 +110,22 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
     if wrong and is_changed and given is None:
         warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
         return None
-    metrics = (task_of(sweep.base.data).measure.name, "ppl")
-    for entry in names.of_rows():
-        if entry.published:
-            wrong += [
-                f"row = {shown(entry.row)}: published.{metric}: is no metric of this table{suggestion(metric, metrics)}"
-                for metric in entry.published.numbers
-                if metric not in metrics
-            ]
-            if not (entry.published.source or names.source):
-                wrong.append(f"row = {shown(entry.row)}: published: must have a source, here or above `rows`")
-    if wrong:
+    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure.name)]:
         raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
 
 
-def _mistake(mistake: Any) -> str:
-    """A mistake that pydantic found: where, the value, and what it must be."""
-    place, value = ".".join(map(str, mistake["loc"])), mistake["input"]
-    where = f"{place} = {shown(value)}" if isinstance(value, str | int | float) else place
-    return f"{where}: {constraint_of(mistake)}".removeprefix(": ")
+def _mistakes_of_numbers(names: RowNames, score: str) -> Iterator[str]:
+    """What is wrong with the printed numbers of a table that compares this score."""
+    metrics = (score, "ppl")
+    for entry in names.of_rows():
+        if entry.published:
+            place = f"row = {shown(entry.row)}: published"
+            for metric in entry.published.numbers:
+                if metric not in metrics:
+                    yield f"{place}.{metric}: is no metric of this table{suggestion(metric, metrics)}"
+            if not (entry.published.source or names.source):
+                yield f"{place}: must have a source, here or above `rows`"
 
 
 def arranged(sweep: Sweep, planned: list[PlannedTrial], names: RowNames) -> tuple[Sweep, list[PlannedTrial]]:

@@ -15,7 +15,7 @@ from transformer_pl.config import PLUGINS, Config, is_known_key, nominal_sizes, 
 from transformer_pl.config.components import option_value
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
-from transformer_pl.config.types import LARGEST, Count, NoBool, constraint_of
+from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
 from transformer_pl.plan.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
@@ -162,9 +162,7 @@ def read_search(
     try:
         search = Search.model_validate({**content, **fields})
     except ValidationError as error:
-        for mistake in error.errors():
-            place = f"{'.'.join(map(str, mistake['loc']))} = {shown(mistake['input'])}: " if mistake["loc"] else ""
-            mistakes.append(f"{path}: {place}{constraint_of(mistake)}")
+        mistakes += [f"{path}: {mistake_in(mistake)}" for mistake in error.errors()]
     else:
         if not search.goals:
             mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")

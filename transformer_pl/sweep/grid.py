@@ -35,7 +35,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
     sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content).compared_with(options.base)
     command = GridCommand(options, sweep_folder(sweep, options), console)
-    command.names = read_row_names(sweep, options.file, None, bool(options.set))
+    names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = None
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
@@ -58,13 +58,11 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
         exit_code = max(exit_code, command.train(plan))
     if command.others_train(plan):  # the last worker prints the table
         return exit_code
-    return command.print_table(plan, exit_code)
+    return command.print_table(plan, names, exit_code)
 
 
 class GridCommand(SweepCommand):
     """The command on a grid; with --retune it plans and trains twice."""
-
-    names: RowNames | None = None  # of the file beside the sweep file
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
@@ -127,14 +125,17 @@ class GridCommand(SweepCommand):
         has_begun = any((trials / trial["folder"]).exists() for trial in first.get("trials", ()) if "folder" in trial)
         return first["tested"] if has_begun and "tested" in first else tested_by(plan.sweep)
 
-    def print_table(self, plan: Plan, exit_code: int) -> int:
-        """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged."""
+    def print_table(self, plan: Plan, names: RowNames | None, exit_code: int) -> int:
+        """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged.
+
+        names: of the file beside the sweep file.
+        """
         from transformer_pl.report.columns import table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
-        if self.names:
-            sweep, trials = arranged(sweep, trials, self.names)
-        table = table_of(sweep, trials, self.options.paper, self.folder, names=self.names)
+        if names:
+            sweep, trials = arranged(sweep, trials, names)
+        table = table_of(sweep, trials, self.options.paper, self.folder, names=names)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
