@@ -7,8 +7,8 @@ from helpers import little_text
 
 from transformer_pl.api import load_trial
 from transformer_pl.config.levels import Level
+from transformer_pl.laws.checks import check_all
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.train.rehearsal import check_all, try_interventions
 from transformer_pl.trials.trial_config import trial_config
 
 OWN = """
@@ -157,7 +157,7 @@ def test_an_intervention_is_tried_on_the_layers_of_its_row(tmp_path):
     right = rows(removed(1, 7, "encoder") | own_loss, removed(2, 0, "decoder"), removed(2, 0, "cross"))
     assert check_all(right, tmp_path)
     with pytest.raises(InputError) as caught:
-        try_interventions(rows(removed(2, 0, "encoder"), removed(1, 0, "decoder"), removed(0, 8, "cross")))
+        check_all(rows(removed(2, 0, "encoder"), removed(1, 0, "decoder"), removed(0, 8, "cross")), tmp_path)
     found = [
         message.removeprefix("decode.intervention = ablations.removed_heads.") for message in caught.value.messages
     ]
@@ -167,4 +167,4 @@ def test_an_intervention_is_tried_on_the_layers_of_its_row(tmp_path):
     ]
     other = {"model.self_attention": "ablations.convolutional_layer.ConvolutionalLayer"}
     with pytest.raises(InputError, match=r"RemovedHeads: where = encoder: must be .* ConvolutionalLayer"):
-        try_interventions(rows(removed(0, 0, "encoder") | other))
+        check_all(rows(removed(0, 0, "encoder") | other), tmp_path)

@@ -15,7 +15,8 @@ examples:
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
   python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
 
-exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 wrong input, nothing started; 129, 130, 143 stopped
+exit codes: 0 done; 1 a trial failed, or diverged in a grid, or a row was refused; 2 wrong input, nothing started;
+129, 130, 143 stopped
 """
 
 
@@ -26,6 +27,7 @@ class SweepOptions(TableOptions):
     file: Path
     plan: bool = False  # print the plan, and start nothing
     parallel: int | None = None  # trials at once, or workers of SLURM; None: as the machine allows
+    skip_broken: bool = False  # leave out rows whose parts break a law, and train the rest
     rerun: bool = False  # train finished and diverged trials again
     launcher: Literal["local", "slurm"] = "local"
     devices: int | None = None  # GPUs, or CPU cores where no GPU is used; None: all
@@ -37,6 +39,8 @@ class SweepOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.retune:
+            refuse_options(self, ["skip_broken"], "is for rows as they are, but --retune searches for each")
         if self.launcher == "slurm":
             here = ["devices", "per_device", "rerun", "worker"]
             refuse_options(self, here, "is for the machine that trains, but --launcher slurm only submits workers")
@@ -60,6 +64,8 @@ def read_options(words: list[str]) -> SweepOptions | Path:
     run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
     parallel = "trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers"
     run.add_argument("--parallel", type=_count_or_auto, metavar="N|auto", help=parallel)
+    skip = "leave out rows whose parts break a law (refused in the table), and train the rest"
+    run.add_argument("--skip-broken", action="store_true", help=skip)
     rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
     run.add_argument("--rerun", action="store_true", help=rerun)
     launchers = ("local", "slurm")

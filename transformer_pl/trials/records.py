@@ -49,7 +49,7 @@ class ConvergenceRecord(TypedDict):
 class Status(TypedDict):
     """status.json, see `Trial.status`."""
 
-    state: Literal["running", "stopped", "failed", "diverged", "done", "pruned"]
+    state: Literal["running", "stopped", "failed", "diverged", "refused", "done", "pruned"]
     step: NotRequired[Natural]
     translated: NotRequired[str]
 

@@ -1,17 +1,25 @@
-"""The properties that every component keeps. A model is built around a component, and each property is measured.
+"""The laws of components: a model is built around a component, and each law is measured.
 
-Each function measures one property of a model and returns how it is broken, or None. Differences are in units of the
-standard deviation of the logits. Weights that start at zero are replaced by random numbers: a component that begins as
-the identity would show nothing. Passes that are compared begin with the same buffers.
+Differences are in units of the standard deviation of the logits. Weights that start at zero are replaced by random
+numbers: a component that begins as the identity would show nothing. Passes that are compared begin with the same
+buffers.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from transformer_pl.check.small_model import (
+from transformer_pl.config import PAD, Component, Model, Site, Sizes, custom_components, sizes
+from transformer_pl.config.components import build, component_names, import_component
+from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found, laws_of, untested
+from transformer_pl.model import Mask, has_weights
+from transformer_pl.model.beam_search import CachedSteps
+from transformer_pl.model.dry_run import dry_run
+from transformer_pl.model.slots import Exempt
+from transformer_pl.model.small_model import (
     SEED,
     SENTENCES,
     SOURCE_LENGTH,
@@ -25,12 +33,12 @@ from transformer_pl.check.small_model import (
     rebuilt,
     small_model,
 )
-from transformer_pl.config import PAD, Site
-from transformer_pl.config.components import build
-from transformer_pl.model import Mask, has_weights
-from transformer_pl.model.beam_search import CachedSteps
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.trials.trial import as_safetensors
 
+ENOUGH_SUBWORDS = 1000  # for all but embeddings: no other law depends on the vocabulary
 LONG = 80  # tokens of a long sentence: more than 64, which is a usual block of positions
+PLAIN = (bool, int, float, str, tuple, type(None))  # types of attributes by which a component may tell layers apart
 MODES = {"in evaluation": False, "in training": True}
 
 # Limits of differences. Those of the paper's and all shipped components at scales demo and multi30k are below a tenth.
@@ -38,6 +46,63 @@ SAME_SHAPES = 1e-5  # where tensors have the same shapes
 ROUNDING = 1e-4  # where shapes differ, and with them the order of sums
 ROUNDING_BFLOAT16 = 0.1
 GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
+
+
+def findings(model: Model, vocab_size: int) -> list[Found]:
+    """What each law has seen of a model's components.
+
+    Where the logits are not finite, nothing else can be measured. Raises an InputError for a component that cannot be
+    called or returns something else than it must. An error of the component's own, in a pass of a model with one layer,
+    is passed on.
+    """
+    if "embedding" not in custom_components(model):
+        vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
+    config, part = sizes(model, vocab_size), component_names(model)
+    device = dry_run(config)
+    config = (config if _differ(config) else config.with_layers(2))._replace(p_drop=0.0)
+    gpus = [] if device == "cpu" else [torch.cuda.current_device()]
+    reasons = {name: (c.path, why) for c in custom_components(model).values() for name, why in exempt(c).items()}
+    measured: list[Found] = []
+    for name, law in laws_of(sys.modules[__name__]).items():
+        known = None
+        if name in reasons:
+            known = Finding("exempt", reasons[name][1])
+        elif measured and measured[0].is_broken:
+            known = untested("the logits are not finite")
+        with torch.random.fork_rng(gpus), torch.device(device):
+            measured += found(reasons[name][0] if name in reasons else part, {name: law}, small_model(config), known)
+    return measured
+
+
+def _differ(config: Sizes) -> bool:
+    """Whether later layers of a stack are built otherwise than the first two, such as every third of another class."""
+    with torch.device("meta"):
+        model = build(config.architecture, config)
+    for stack in (model.encoder, model.decoder):
+        layers = [
+            [(type(m), {k: v for k, v in vars(m).items() if type(v) in PLAIN}) for m in x.modules()] for x in stack
+        ]
+        if any(layer not in layers[:2] for layer in layers):
+            return True
+    return False
+
+
+def _kind(module: nn.Module) -> tuple[type, dict[str, Any]]:
+    """The class of a module, and the plain values of its attributes."""
+    return type(module), {name: value for name, value in vars(module).items() if type(value) in PLAIN}
+
+
+def exempt(component: Component) -> dict[str, str]:
+    """The laws that a component breaks on purpose, each with the reason: the attribute `exempt` of its class."""
+    component_class: Any = import_component(component.path)
+    reasons = component_class.exempt if isinstance(component_class, Exempt) else {}
+    laws = laws_of(sys.modules[__name__])
+    if not isinstance(reasons, dict) or not all(
+        name in laws and isinstance(why, str) and why.strip() for name, why in reasons.items()
+    ):
+        rule = f"must give a reason for each law that it names, of {', '.join(laws)}"
+        raise InputError(f"{component.path}.exempt = {reasons!r}: {rule}")
+    return reasons
 
 
 def with_another_token(ids: Tensor, t: int) -> Tensor:
@@ -64,21 +129,26 @@ def with_each_token_changed(
     yield from zip(positions, before.split(sentences), after.split(sentences), strict=True)
 
 
-def the_logits_are_finite(subject: Subject) -> str | None:
-    """The logits are finite, in evaluation and in training."""
+def the_logits_are_finite(subject: Subject) -> Finding:
+    """The logits are finite, in evaluation and in training.
+
+    Usual cause: a division by zero, a root or logarithm of zero, or a softmax over no keys.
+    """
     for mode, training in MODES.items():
         subject.model.train(training)
         if not logits(subject)[subject.target != PAD].isfinite().all():
-            return f"{mode}, some logits are NaN or infinite"
-    return None
+            return broken(f"{mode}, some logits are NaN or infinite")
+    return HOLDS
 
 
-def the_future_is_hidden(subject: Subject) -> str | None:
+def the_future_is_hidden(subject: Subject) -> Finding:
     """A later token of the target changes no earlier logits, in evaluation and in training.
 
     The decoder is trained to predict token t + 1 from the tokens up to t. If it can look at token t + 1, it copies:
     its validation loss is too good, and its translations are bad. It may look in a single path of the code: in
     training, without padding, in long sentences, or after steps of training.
+
+    Usual cause: `mask` is not applied or is inverted (True: may look), or positions are mixed.
     """
     long_positions = torch.arange(LONG)
     long = subject._replace(  # without padding
@@ -93,15 +163,18 @@ def the_future_is_hidden(subject: Subject) -> str | None:
             subject.model.train(training)
             for t, before, after in with_each_token_changed(sentences, "target", positions):
                 if leak := difference(after[:, :t], before[:, :t], SAME_SHAPES):
-                    return f"{mode}, another token at target position {t}{kind} changes the logits of {leak}"
+                    return broken(f"{mode}, another token at target position {t}{kind} changes the logits of {leak}")
         moved_on(subject)  # a leak that a counter or a statistic opens later shows in the long sentences
-    return None
+    return HOLDS
 
 
-def padding_changes_nothing(subject: Subject) -> str | None:
+def padding_changes_nothing(subject: Subject) -> Finding:
     """The logits of a sentence do not depend on the padding after it, nor on the sentences beside it.
 
     Otherwise a result would depend on which sentences share a batch, as batches are padded to their longest sentence.
+
+    Usual cause: `mask.keys` is not applied or is inverted (True: a token), or sentences are mixed. (If the model rounds
+    inside, such as to 8 bits, it jumps where a sum crosses a boundary, and sums have another order here: declare it.)
     """
     source, target = subject.source, subject.target
     embed = subject.model._embed
@@ -118,63 +191,75 @@ def padding_changes_nothing(subject: Subject) -> str | None:
         after = logits(subject)
         del subject.model._embed
         if change := difference(after, before, SAME_SHAPES, where=target != PAD):
-            return f"{mode}, other values at padded positions change the logits of {change}"
+            return broken(f"{mode}, other values at padded positions change the logits of {change}")
         others = logits(subject, *(torch.cat([ids[:1].roll(1, 1), ids[1:]]) for ids in (source, target)))
         if change := difference(others[1:], before[1:], SAME_SHAPES, where=target[1:] != PAD):
-            return f"{mode}, another first sentence changes the logits of others: {change}"
+            return broken(f"{mode}, another first sentence changes the logits of others: {change}")
     subject.model.eval()
     before = logits(subject)
     for sentence in range(SENTENCES):
         own_source, own_target = (ids[sentence : sentence + 1] for ids in (source, target))
         alone = logits(subject, own_source[own_source != PAD][None], own_target[own_target != PAD][None])
         if change := difference(alone, before[sentence : sentence + 1, : alone.shape[1]], ROUNDING):
-            return f"a batch of sentence {sentence} alone, without padding, changes the logits of {change}"
-    return None
+            return broken(f"a batch of sentence {sentence} alone, without padding, changes the logits of {change}")
+    return HOLDS
 
 
-def every_token_is_read(subject: Subject) -> str | None:
-    """Every token of the source, and every token of the target up to a position, can change the logits there."""
+def every_token_is_read(subject: Subject) -> Finding:
+    """Every token of the source, and every token of the target up to a position, can change the logits there.
+
+    Usual cause: `mask` hides too much, or `x` or the output of `sublayer` is left out.
+    """
     subject.model.eval()
     positions = range(TARGET_LENGTH - 5)  # from here on the third sentence is padding
     for t, before, after in with_each_token_changed(subject, "target", positions):
         if not difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
-            return f"another token at target position {t} does not change the logits at that position"
+            return broken(f"another token at target position {t} does not change the logits at that position")
     if not subject.config.N_encoder:
-        return None
+        return HOLDS
     positions = range(SOURCE_LENGTH - 6)  # from here on the second sentence is padding
     for t, before, after in with_each_token_changed(subject, "source", positions):
         if not difference(after, before, 10 * SAME_SHAPES):
-            return f"another token at source position {t} changes no logits"
-    return None
+            return broken(f"another token at source position {t} changes no logits")
+    return HOLDS
 
 
-def every_weight_gets_a_gradient(subject: Subject) -> str | None:
+def every_weight_gets_a_gradient(subject: Subject) -> Finding:
     """The gradient of every parameter that requires one is finite, and in some model not zero everywhere.
 
     A parameter that gets no gradient is never trained, but it counts in the table's column of parameters.
+
+    Usual cause: an unused parameter, `detach`, a choice without gradient, an infinite derivative, or a head that
+    only the loss uses (it belongs to the loss, which may be a `torch.nn.Module` with weights).
     """
-    without = dict.fromkeys(name for name, weight in subject.model.named_parameters() if weight.requires_grad)
+    weights = dict(subject.model.named_parameters())
+    without = dict.fromkeys(name for name, weight in weights.items() if weight.requires_grad)
+    frozen = [f"{name} ({weight.numel():,})" for name, weight in weights.items() if not weight.requires_grad]
     for seed in range(GRADIENT_TRIES):
         _, model, source, target = small_model(subject.config, seed)
         model(source, target).square().mean().backward()
         for name, parameter in model.named_parameters():
             if parameter.grad is not None and not parameter.grad.isfinite().all():
-                return f"the gradient of {name} is not finite"
+                return broken(f"the gradient of {name} is not finite")
             if parameter.grad is not None and parameter.grad.any():
                 without.pop(name, None)
         if not without:
-            return None
+            return Finding("holds", f"frozen: {', '.join(frozen)}") if frozen else HOLDS
     names = ", ".join(list(without)[:3])
     if len(without) > 3:
         names += f" and {len(without) - 3} others"
-    return f"{names}: no gradient in {GRADIENT_TRIES} models, each with other weights and sentences"
+    return broken(f"{names}: no gradient in {GRADIENT_TRIES} models, each with other weights and sentences")
 
 
-def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | None:
+def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> Finding:
     """Decoding token by token, as beam search does, gives the logits of decoding all tokens at once, as in training.
 
     This is measured with the cache and without it, while hypotheses change places and a sentence ends. A component that
     cannot continue from a cache says `incremental = False`; then each step computes the whole prefix.
+
+    Usual cause: `start` is ignored, or `cache` misses what later steps need (where that is the whole prefix, write
+    `incremental = False`). (If the model rounds inside, such as to 8 bits, it jumps where a sum crosses a boundary, and
+    the order of sums differs here: declare that.)
     """
     model = subject.model.eval()
     target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
@@ -195,17 +280,19 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
                     origin = origin[:, :1].expand(-1, 2)
                 hypotheses = hypotheses[origin.flatten()]
                 prefixes = target[hypotheses.view(-1, 2), : t + 1]
-                found = step(prefixes, origin if t else origin // 2).log_softmax(-1).flatten(0, 1)
-                if change := difference(found, expected[hypotheses, t], ROUNDING, position=t):
+                decoded = step(prefixes, origin if t else origin // 2).log_softmax(-1).flatten(0, 1)
+                if change := difference(decoded, expected[hypotheses, t], ROUNDING, position=t):
                     with_cache = "with the cache" if incremental else "without a cache"
-                    return f"{with_cache}, step {t} of decoding changes the log-probabilities of {change}"
-    return None
+                    return broken(f"{with_cache}, step {t} of decoding changes the log-probabilities of {change}")
+    return HOLDS
 
 
-def weights_are_what_attention_computes(subject: Subject) -> str | None:
+def weights_are_what_attention_computes(subject: Subject) -> Finding:
     """Where an attention has the method `weights`, its output is the sum of the values by these weights.
 
     Pictures of attention show `weights`.
+
+    Usual cause: `weights` misses a mask, a bias or `start` that `forward` has.
     """
     config = subject.config
     torch.manual_seed(SEED)
@@ -216,7 +303,7 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
     for site, start in sites if config.N_encoder else sites[:2]:
         attention = build(config.attention, config, Site(site, 0))
         if not has_weights(attention):
-            continue
+            return untested("the attention has no method `weights`")
         move_zeros(attention)
         mask = Mask(causal=True) if site == "decoder" else Mask(keys)
         queries = Q[:, :, start:]
@@ -224,45 +311,50 @@ def weights_are_what_attention_computes(subject: Subject) -> str | None:
             change = attention(queries, K, V, mask, start) - attention(queries, K, other, mask, start)
             error = (change - attention.weights(queries, K, mask, start) @ (V - other)).abs().max().item()
         if not error <= ROUNDING:  # also where it is NaN
-            return (
-                f"at {site}, start = {start}, the output differs from the sum of the values by weights by {error:.2g}"
-            )
-    return None
+            return broken(f"at {site}, start = {start}, it differs from the values times weights by {error:.2g}")
+    return HOLDS
 
 
-def evaluation_repeats(subject: Subject) -> str | None:
-    """In evaluation, the same sentences give the same logits again, whatever the first pass has kept."""
+def evaluation_repeats(subject: Subject) -> Finding:
+    """In evaluation, the same sentences give the same logits again, whatever the first pass has kept.
+
+    Usual cause: dropout or noise that `eval()` does not switch off, or a state that is kept.
+    """
     noisy = rebuilt(subject, p_drop=0.5)
     noisy.model.eval()
     before = moved_on(noisy)
     if change := difference(moved_on(noisy), before, SAME_SHAPES):
-        return f"a second evaluation changes the logits of {change}"
-    return None
+        return broken(f"a second evaluation changes the logits of {change}")
+    return HOLDS
 
 
-def saved_weights_are_all(subject: Subject) -> str | None:
+def saved_weights_are_all(subject: Subject) -> Finding:
     """A new model that loads the saved weights computes the same, also after a step of training.
 
     Otherwise a resumed or translated trial is another model.
+
+    Usual cause: a tensor in a plain attribute in place of a buffer or a parameter.
     """
     moved_on(subject)
     try:
-        safetensors.torch.save({name: value.contiguous().clone() for name, value in subject.model.state_dict().items()})
+        as_safetensors(subject.model.state_dict())
     except Exception as error:  # a component may put anything into its state
-        return f"the weights cannot be saved as safetensors: {error}"
+        return broken(f"the weights cannot be saved as safetensors: {error}")
     subject.model.eval()
     loaded = rebuilt(subject, seed=SEED + 1)
     loaded.model.eval()
     if change := difference(logits(loaded), logits(subject), SAME_SHAPES):
-        return f"loading the weights into a new model changes the logits of {change}"
-    return None
+        return broken(f"loading the weights into a new model changes the logits of {change}")
+    return HOLDS
 
 
-def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
+def it_runs_on_the_device_of_its_input(subject: Subject) -> Finding:
     """A model that is moved to another device computes there.
 
     Otherwise it fails on a GPU. This is measured without a GPU, on torch's meta device, which computes shapes alone: in
-    training, in evaluation, and in two steps of decoding. Code that reads values cannot be measured so.
+    training, and in two steps of decoding. Code that reads values cannot be measured so.
+
+    Usual cause: a tensor in a plain attribute, or made without `device=x.device`.
     """
     moved = rebuilt(subject).model.to("meta")
     source, target = subject.source.to("meta"), subject.target.to("meta")
@@ -272,25 +364,27 @@ def it_runs_on_the_device_of_its_input(subject: Subject) -> str | None:
         for t in (1, 2):
             step(target[:, None, :t], torch.arange(SENTENCES, device="meta")[:, None])
 
-    runs = {mode: lambda training=training: moved.train(training)(source, target) for mode, training in MODES.items()}
-    for mode, run in (runs | {"in decoding": decode}).items():
+    for mode, run in {"in training": lambda: moved.train()(source, target), "in decoding": decode}.items():
         try:
             with torch.no_grad():
                 run()
         except Exception as error:
-            message = str(error)
-            if "expected device meta" in message or "same device" in message:
-                return f"on another device it fails {mode}: {message.splitlines()[0]}"
-    return None
+            why = f"{mode} it fails on another device: {str(error).splitlines()[0]}"
+            is_elsewhere = "expected device meta" in why or "same device" in why
+            return broken(why) if is_elsewhere else untested(f"{why} (the device meta has no values to read)")
+    return HOLDS
 
 
-def bfloat16_is_close(subject: Subject) -> str | None:
-    """The logits in bfloat16 are close to those in float32."""
+def bfloat16_is_close(subject: Subject) -> Finding:
+    """The logits in bfloat16 are close to those in float32.
+
+    Usual cause: long sums or positions in bfloat16, or a mask value that float32 alone can hold.
+    """
     subject.model.eval()
     expected = logits(subject)
     with torch.autocast(subject.source.device.type, torch.bfloat16):
         rounded = logits(subject).float()
     error = ((rounded - expected)[subject.target != PAD].square().mean() / expected.var()).sqrt().item()
     if not error < ROUNDING_BFLOAT16:
-        return f"they differ by {error:.2g} standard deviations (root mean square; at most {ROUNDING_BFLOAT16})"
-    return None
+        return broken(f"they differ by {error:.2g} standard deviations (root mean square; at most {ROUNDING_BFLOAT16})")
+    return HOLDS
