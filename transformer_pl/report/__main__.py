@@ -7,16 +7,15 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from transformer_pl.plan.options import (
     ONLINE_RUNS,
     TableOptions,
-    add_sweep_options,
     other_table,
     sweep_file,
     sweep_folder,
@@ -25,11 +24,19 @@ from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Row, Sweep, read_sweep
 from transformer_pl.report.render import Table
-from transformer_pl.runtime.command_line import CommandParser, must_be, names, refuse_options, run_command
+from transformer_pl.runtime.command_line import (
+    CommandParser,
+    add_options,
+    must_be,
+    option,
+    options_of,
+    refuse_options,
+    run_command,
+)
 from transformer_pl.runtime.errors import InputError, collect_errors, suggestion, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
-from transformer_pl.task import EVALUATION, task_of
+from transformer_pl.task import task_of
 from transformer_pl.trials.identity import row_identity, same_row
 from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
 
@@ -38,26 +45,70 @@ TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "jso
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 
 
+def _margin(word: str) -> tuple[str, float]:
+    """Read a margin such as bleu=0.5."""
+    metric, _, text = word.rpartition("=")
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not metric or not 0 < size < math.inf:
+        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
+    return metric, size
+
+
+printed = partial(option, group="what is printed")
+of_runs = partial(option, group="for a CSV file with a line for each run, whatever trained it")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(TableOptions):
     """Which files the report is of, what it shows, and in what format."""
 
-    files: tuple[Path, ...]
-    format: str = "terminal"
-    trials: bool = False  # a line for each trial, not for each row
-    row: tuple[str, ...] = ()  # columns of a CSV file: runs with equal values in them are one row
-    metric: tuple[str, ...] = ()
-    seed: str | None = None
-    lower_is_better: bool = False
-    margin: tuple[tuple[str, float], ...] = ()  # by metric: differences within the margin count as none
-    split: str = "val"  # the set whose scores are compared
-    columns: tuple[str, ...] = ()  # headings of the columns to show; empty: all that fit
-    rows: Path | None = None  # a file of names for the rows; None: the one beside the sweep file, if there is one
-    sort: str | None = None  # the order of rows: file, params or score; None: file
-    together: bool = False  # one table of several sweep files
-    pairs: bool = False  # every row against every other, in place of the usual table
-    factors: bool = False  # the effects and interactions of factors, in place of the usual table
-    wandb: bool = False  # also send the table and the figures of the page to W&B
+    files: tuple[Path, ...] = option(
+        "sweep files, or names of shipped ones, such as table3_A",
+        default=MISSING,
+        metavar="FILE",
+        positional=True,
+        nargs="+",
+        type=sweep_file,
+    )
+    format: Literal["terminal", "md", "tex", "csv", "json", "html"] = printed(
+        "html writes the page and prints its path (terminal)", default="terminal"
+    )
+    trials: bool = printed("for --format csv or json: a line for each trial, not for each row", default=False)
+    split: Literal["val", "test"] = printed("the set that is compared (val)", default="val")
+    columns: tuple[str, ...] = printed("only the columns with these headings, in this order", default=(), metavar="A,B")
+    sort: Literal["file", "params", "score"] | None = printed("the order of rows (file)")
+    rows: Path | None = printed(
+        "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)",
+        metavar="FILE",
+    )
+    together: bool = printed(
+        "one table of several files with the same base, with one correction for all of their rows", default=False
+    )
+    pairs: bool = printed(
+        "every row against every other, with one correction, in place of the usual table", default=False
+    )
+    factors: bool = printed(
+        "a table of the effects and interactions of two or three factors, whose combinations are the rows",
+        default=False,
+    )
+    margin: tuple[tuple[str, float], ...] = printed(
+        "also say which rows are equal to base within this margin, chosen before the results are seen",
+        default=(),
+        metavar="METRIC=X",
+        type=_margin,
+        action="append",
+    )
+    wandb: bool = printed(
+        "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends",
+        default=False,
+    )
+    row: tuple[str, ...] = of_runs("runs with equal values in these are one row", default=(), metavar="COLUMN,...")
+    metric: tuple[str, ...] = of_runs("columns to compare, each with its own test", default=(), metavar="COLUMN,...")
+    seed: str | None = of_runs("column of the seed: refuse two runs of one row and seed", metavar="COLUMN")
+    lower_is_better: bool = of_runs("lower values of the metrics are better", default=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,18 +224,6 @@ def _margins(options: ReportOptions, metrics: Sequence[str]) -> dict[str, float]
     return dict(options.margin)
 
 
-def _margin(word: str) -> tuple[str, float]:
-    """Read a margin such as bleu=0.5."""
-    metric, _, text = word.rpartition("=")
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not metric or not 0 < size < math.inf:
-        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
-    return metric, size
-
-
 def read_options(argv: list[str]) -> ReportOptions:
     parser = CommandParser(
         prog="python -m transformer_pl.report",
@@ -193,37 +232,8 @@ def read_options(argv: list[str]) -> ReportOptions:
         "options with which the sweep ran. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    files = "sweep files, or names of shipped ones, such as table3_A"
-    parser.add_argument("files", metavar="FILE", nargs="+", type=sweep_file, help=files)
-    add_sweep_options(parser)
-    table = parser.add_argument_group("what is printed")
-    formats, page = ("terminal", *TEXT_FORMATS, "html"), "html writes the page and prints its path (%(default)s)"
-    table.add_argument("--format", choices=formats, default="terminal", help=page)
-    trials = "for --format csv or json: a line for each trial, not for each row"
-    table.add_argument("--trials", action="store_true", help=trials)
-    table.add_argument("--split", choices=EVALUATION, default="val", help="the set that is compared (%(default)s)")
-    table.add_argument(
-        "--columns", type=names, metavar="A,B", help="only the columns with these headings, in this order"
-    )
-    table.add_argument("--sort", choices=("file", "params", "score"), help="the order of rows (file)")
-    own = "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)"
-    table.add_argument("--rows", type=Path, metavar="FILE", help=own)
-    together = "one table of several files with the same base, with one correction for all of their rows"
-    table.add_argument("--together", action="store_true", help=together)
-    pairs = "every row against every other, with one correction, in place of the usual table"
-    table.add_argument("--pairs", action="store_true", help=pairs)
-    factors = "a table of the effects and interactions of two or three factors, whose combinations are the rows"
-    table.add_argument("--factors", action="store_true", help=factors)
-    margin = "also say which rows are equal to base within this margin, chosen before the results are seen"
-    table.add_argument("--margin", type=_margin, action="append", metavar="METRIC=X", help=margin)
-    send = "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends"
-    table.add_argument("--wandb", action="store_true", help=send)
-    runs = parser.add_argument_group("for a CSV file with a line for each run, whatever trained it")
-    runs.add_argument("--row", type=names, metavar="COLUMN,...", help="runs with equal values in these are one row")
-    runs.add_argument("--metric", type=names, metavar="COLUMN,...", help="columns to compare, each with its own test")
-    runs.add_argument("--seed", metavar="COLUMN", help="column of the seed: refuse two runs of one row and seed")
-    runs.add_argument("--lower-is-better", action="store_true", help="lower values of the metrics are better")
-    options = ReportOptions.read(vars(parser.parse_args(argv)))
+    add_options(parser, ReportOptions)
+    options = options_of(ReportOptions, vars(parser.parse_args(argv)))
     if options.format not in ("json", "csv"):
         refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
     return options
