@@ -93,15 +93,21 @@ def checks_of(
     if parent_process() is None and RANKS_OF not in os.environ:  # else what started this process has checked it
         made = in_parallel(partial(_made, runs=runs, on_check=on_check), missing)
         known |= {job.digest: one for job, one in zip(missing, made, strict=True)}
-    merged = []
-    for config, of_config in zip(configs, jobs, strict=True):
-        several = [known.get(job.digest, Checks()) for job in of_config]
-        if not models_alone and not any(checks.mistakes for checks in several):
-            several.append(_each_time(config, runs if teachers else None))
-        findings = dict.fromkeys(one for checks in several for one in checks.found)
-        mistakes = dict.fromkeys(mistake for checks in several for mistake in checks.mistakes)
-        merged.append(Checks(tuple(findings), max([1.0, *(checks.passes for checks in several)]), tuple(mistakes)))
-    return merged
+    merged = [_together([known.get(job.digest, Checks()) for job in of_config]) for of_config in jobs]
+    if models_alone:
+        return merged
+    teachers_in = runs if teachers else None
+    return [
+        checks if checks.mistakes else _together([checks, _each_time(config, teachers_in)])
+        for config, checks in zip(configs, merged, strict=True)
+    ]
+
+
+def _together(several: Sequence[Checks]) -> Checks:
+    """What several checks have seen, each finding once."""
+    findings = dict.fromkeys(one for checks in several for one in checks.found)
+    mistakes = dict.fromkeys(mistake for checks in several for mistake in checks.mistakes)
+    return Checks(tuple(findings), max([1.0, *(checks.passes for checks in several)]), tuple(mistakes))
 
 
 def _jobs(config: Config) -> list[Job]:

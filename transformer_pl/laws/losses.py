@@ -36,7 +36,7 @@ class Subject:
         self.loss: Any = build_loss(config.optim, sizes(config.model, len(training.prepared.tokenizer)), teachers)
         if isinstance(self.loss, nn.Module):
             self.loss.to(training.device)
-        self.passes = 0  # in the batch
+        self.passes, self.differ = 0, True  # in the batch; whether they are different functions
         for model in (self.model, *(teacher.model for teacher in teachers.values())):
             self._number(model)
 
@@ -51,7 +51,9 @@ class Subject:
 
             def _embed(self, *arguments: Any) -> Tensor:
                 x = super()._embed(*arguments)
-                noise = torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(subject.passes))
+                noise = torch.randn(
+                    x.shape[-1], generator=torch.Generator().manual_seed(subject.passes if subject.differ else 1)
+                )
                 return x + MOVED * noise.to(x.device)
 
         model.__class__ = Numbered
@@ -71,6 +73,8 @@ class Subject:
     @torch.no_grad()
     def compared(self, *parts: Batch) -> tuple[float, float, bool]:
         """The loss of the batch, the sum of those of other batches, and whether they differ by more than chance."""
+        counts = {(self.value(batch), self.passes)[1] for batch in (self.batch, *parts)}
+        self.differ = len(counts) == 1  # a loss may take a batch in parts, each with a pass of its own
         whole = np.array([self.value(self.batch, seed).item() for seed in self.seeds])
         others = np.array([sum(self.value(part, seed).item() for part in parts) for seed in self.seeds])
         change = others - whole
@@ -81,6 +85,12 @@ class Subject:
         """A copy of the batch with more columns of padding, or of some sentences. It counts its own tokens."""
         sides = [nn.functional.pad(side[rows].clone(), (0, columns), value=PAD) for side in self.batch[:3]]
         return Batch(sides[0], sides[1], sides[2], int((sides[2] != PAD).sum()))
+
+
+def it_changes_nothing_of_its_batch(subject: Subject) -> Finding:
+    """It changes nothing of the batch that it is given, such as its target."""
+    subject.value(given := subject.changed())
+    return HOLDS if all(map(torch.equal, given[:3], subject.batch[:3])) else broken("the batch is another one after it")
 
 
 def it_returns_one_finite_number(subject: Subject) -> Finding:
@@ -109,12 +119,6 @@ def its_gradient_reaches_every_weight(subject: Subject) -> Finding:
     if not any(gradient is not None and gradient.any() for gradient in gradients[own_count:]):
         unused = ["the model"]
     return broken(f"{unused[0]} gets no gradient") if unused else HOLDS
-
-
-def it_changes_nothing_of_its_batch(subject: Subject) -> Finding:
-    """It changes nothing of the batch that it is given, such as its target."""
-    subject.value(given := subject.changed())
-    return HOLDS if all(map(torch.equal, given[:3], subject.batch[:3])) else broken("the batch is another one after it")
 
 
 def it_leaves_out_padding(subject: Subject) -> Finding:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.config.levels import resolve, scale_level, scale_measured
-from transformer_pl.laws.checks import checks_of
+from transformer_pl.laws.checks import Checks, checks_of
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.plan.plan import (
     CostEstimate,
@@ -85,12 +85,7 @@ class GridCommand(SweepCommand):
         workers = None
         if options.launcher == "local":
             workers = self.workers([planned.config for planned in missing], len(missing))
-        configs = [row.configs[0] for row in sweep.rows]
-        with self.console.status("checking the components") as status:
-            checked = checks_of(configs, options.runs, lambda what: status.update(f"checking {shown(what)}"))
-        self.refused = {row: "; ".join(found.mistakes) for row, found in enumerate(checked) if found.mistakes}
-        if self.refused and (not options.skip_broken or sweep.base_row in self.refused):
-            raise InputError(*(mistake for found in checked for mistake in found.mistakes))
+        checked = self._check(sweep)
         missing = self.trials_to_train(trials)
         if sweep.matches_flops:
             check_match((row.name, found.passes) for row, found in zip(sweep.rows, checked, strict=True))
@@ -112,6 +107,16 @@ class GridCommand(SweepCommand):
         for line in lines:
             say(self.console, line)
         return plan
+
+    def _check(self, sweep: Sweep) -> list[Checks]:
+        """Check the parts of each row. Raises an InputError for what is wrong, unless such rows may be left out."""
+        configs = [row.configs[0] for row in sweep.rows]
+        with self.console.status("checking the components") as status:
+            checked = checks_of(configs, self.options.runs, lambda what: status.update(f"checking {shown(what)}"))
+        self.refused = {row: "; ".join(found.mistakes) for row, found in enumerate(checked) if found.mistakes}
+        if self.refused and (not self.options.skip_broken or sweep.base_row in self.refused):
+            raise InputError(*(mistake for found in checked for mistake in found.mistakes))
+        return checked
 
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         trials = [planned for planned in trials if planned.row not in self.refused]
