@@ -219,7 +219,7 @@ class Plain:
         "@register\nclass Made:\n    rate = {}",
         "@register\ndef made():\n    return {}",
         "if __name__ == '__main__':\n    pass\nelse:\n    Plain.rate = {}",
-        "from constants import rate\nmade = rate(Plain, {})",
+        "from constants import rate\nmade = rate({})",
         "rate = 1\nfor _ in range({}):\n    del rate\n    rate = 1",
     ],
 )
