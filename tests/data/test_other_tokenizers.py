@@ -8,6 +8,7 @@ import tiny_trials
 from forked import command
 from helpers import little_text
 
+from ablations.byte_tokenizer import Bytes
 from ablations.separate_vocabularies import SeparateBPE
 from transformer_pl.config import UNK, Component, Data
 from transformer_pl.config.levels import Level
