@@ -5,11 +5,15 @@ A component of the model is built as `Class(config, site, **options)`, and the m
 signature of the constructor is the schema of the options.
 """
 
+import ast
+import builtins
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from pathlib import Path, PurePath
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -198,6 +202,16 @@ def declared_types(component: Component, before: int) -> dict[str, Any]:
     return {name: parameter.annotation for name, parameter in accepted.items()}
 
 
+def inherited_options(component: Component, before: int) -> dict[str, inspect.Parameter]:
+    """The options that a component takes, by name, and those of the classes from which it is derived."""
+    own, *parents = import_component(component.path).__mro__
+    options: dict[str, inspect.Parameter] = {}
+    for parent in reversed(parents):
+        with suppress(InputError):
+            options |= _accepted(parent, before)
+    return options | _accepted(own, before)
+
+
 def without_defaults(config: Config) -> Config:
     """The config without options that equal their defaults: to write out a default does not make another trial.
 
@@ -270,17 +284,45 @@ def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter
         path = f"{component_class.__module__}.{component_class.__qualname__}"
         must = "a torch.nn.Module" if before else "a class of Python"
         raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
-    module_names = getattr(component_class.__init__, "__globals__", {})  # type: ignore[misc]
+    module_names = getattr(inspect.unwrap(component_class.__init__), "__globals__", {})  # type: ignore[misc]
+    names = _Names(vars(builtins) | module_names)
     for name, parameter in parameters.items():
-        if isinstance(parameter.annotation, str):
-            holder = type("", (), {"__annotations__": {name: parameter.annotation}})
-            with suppress(Exception):  # such as a type that is imported only for type checkers
-                declared = inspect.get_annotations(holder, globals=module_names, eval_str=True)[name]
-                parameters[name] = parameter.replace(annotation=declared)
+        declared = _type_of(parameter.default)
+        if parameter.annotation is not parameter.empty:
+            declared = parameter.annotation
+            with suppress(Exception):  # a text that is no type
+                holder = type("", (), {"__annotations__": {name: declared}})
+                declared = get_type_hints(holder, module_names, names, include_extras=True)[name]
+        parameters[name] = parameter.replace(annotation=declared)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [name for name, p in parameters.items() if p.kind in positional][:before]  # fewer where *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in parameters.items() if name not in first and p.kind not in unnamed}
+
+
+class _Names(dict[str, Any]):
+    """The names of a module in its annotations, also those that it imports for type checkers alone."""
+
+    def __missing__(self, name: str) -> Any:
+        """One of Python's own, such as Path; any other is a class of which nothing is known."""
+        for node in ast.walk(ast.parse(inspect.getsource(sys.modules[self["__name__"]]))):
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                module = getattr(node, "module", alias.name if alias.asname else name) or ""
+                bound = alias.asname or alias.name.partition(".")[0]
+                if name == bound and module.partition(".")[0] in sys.stdlib_module_names:
+                    found = importlib.import_module(module)
+                    return getattr(found, alias.name) if isinstance(node, ast.ImportFrom) else found
+        return type(name, (), {})
+
+
+def _type_of(default: object) -> Any:
+    """The type of an option without a declared one whose default is a path, or holds paths alone."""
+    kinds: dict[type, Any] = {list: list[Path] | None, tuple: tuple[Path, ...] | None, dict: dict[str, Path] | None}
+    values: Any = default.values() if isinstance(default, dict) else default
+    parts = list(values) if type(default) in kinds else [default]
+    if not parts or not all(isinstance(part, PurePath) for part in parts):
+        return inspect.Parameter.empty
+    return kinds.get(type(default), Path | None)
 
 
 def named(slot: str, component: type) -> str:

@@ -25,7 +25,7 @@ from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.terminal import counted, format_duration, say
 from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
-from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.identity import Identity, path_notes
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial, run_name
 from transformer_pl.trials.trial_run import code_digests, identify
@@ -218,6 +218,8 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         if processor := next(filter(None, processors), ""):
             time += f", if each runs as fast as on {processor}"
         say(console, time)
+    for line in path_notes(row.configs[0] for row in sweep.rows):
+        say(console, line)
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
 

@@ -28,7 +28,7 @@ from transformer_pl.data.batches import Batch
 from transformer_pl.data.prepare import learn_tokenizer, prepared_dataset, prepared_in, write_tokens
 from transformer_pl.data.prepared import SIDES, Prepared
 from transformer_pl.data.selection import used_pairs
-from transformer_pl.data.tokenizer import FIXED, Tokenizer
+from transformer_pl.data.tokenizer import FIXED, Tokenizer, check_adds_nothing
 from transformer_pl.data.tokens import Tokens, evenly_spaced
 from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.loss import training_loss
@@ -290,6 +290,7 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
             once, twice = 0, 1
         if once == twice:
             raise tokenizer.wrong("to_ids", f"give all tokens of a sentence, but of a long one it gives {once}")
+        check_adds_nothing(tokenizer, sentences, side)
         texts = tokenizer.decode(tokens)
         if blank := [sentence for sentence, text in zip(sentences, texts, strict=True) if not text.strip()]:
             raise tokenizer.wrong("to_texts", f"give the text of its tokens, but gives a blank one for {blank[0]!r}")
