@@ -30,7 +30,7 @@ from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.teacher import load_teachers
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
-from transformer_pl.trials.trial import WEIGHTS, Trial
+from transformer_pl.trials.trial import METRICS, WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
 
 
@@ -165,13 +165,14 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
 def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
     """The finished trial whose weights this one can use, because the two differ in decoding alone.
 
-    None where there is no such trial, where this one has begun to train, or where it is to be trained again.
+    None where there is no such trial whose files can be read, where this one has begun to train, or where it is to be
+    trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
     for finished in finished_trials(run.runs):
         same_weights = finished.result.weights_id == run.identity.weights and finished.result.id != run.identity.trial
-        if same_weights and (finished.trial.folder / WEIGHTS).exists():
+        if same_weights and finished.trial.is_whole():
             return finished
     return None
 
@@ -179,7 +180,7 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
 def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) -> Fitted:
     """Take over the weights and metrics of the trial that `trained_elsewhere` has found, in place of a training."""
     print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
-    run.trial.link(earlier.trial.folder, WEIGHTS, "metrics.jsonl")
+    run.trial.link(earlier.trial.folder, WEIGHTS, METRICS)
     logger.start(earlier.result.steps)
     return Fitted(earlier.result.steps, earlier.result.params, 0.0)
 
