@@ -46,7 +46,7 @@ def test_a_trial_is_its_files(trial):
     assert sum(p.numel() for p in trial.model.parameters()) == trial.result.params and not trial.model.training
     assert trial.translate([]) == [] and trial.translate(" ") == ""
     sentences = ["a man sees a dog .", "the dog sleeps ."]
-    assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(sentences, beam=2)
+    assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(iter(sentences), beam=2)
 
 
 def test_the_scores_of_a_set_are_the_trial_s_until_its_model_is_changed(runs):

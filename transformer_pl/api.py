@@ -2,7 +2,7 @@
 
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -91,7 +91,7 @@ class TrainedTrial:
 
     def translate(
         self,
-        sentences: str | Sequence[str],
+        sentences: str | Iterable[str],
         beam: int | None = None,
         alpha: float | None = None,
         temperature: float | None = None,
@@ -109,6 +109,7 @@ class TrainedTrial:
 
         if isinstance(sentences, str):
             return self.translate([sentences], beam, alpha, temperature, seed)[0]
+        sentences = list(sentences)
         kind, unused = "translation", {"temperature": temperature, "seed": seed}
         if not self.task.has_source:
             kind, unused = "language model", {"beam": beam, "alpha": alpha}

@@ -248,11 +248,28 @@ def test_what_is_averaged_is_kept_before_its_checkpoint(prepared, tmp_path):
 
 
 def test_whole_numbers_are_not_averaged_but_those_of_the_last(tmp_path):
-    for step, count in ((1, 7), (2, 123456789)):
+    for step, count in ((1, 7), (2, 123456789), (3, 4)):  # the last is of a later step than asked for
         state = {"w": torch.tensor([float(step)]), "count": torch.tensor(count), "byte": torch.tensor(200).byte()}
         torch.save(state, tmp_path / f"weights.{step:09d}.pt")
-    mean = Checkpoints(tmp_path, 2).averaged(2)
+    mean = Checkpoints(tmp_path, 3).averaged(2)
     assert (mean["w"].item(), mean["count"].item(), mean["byte"].item()) == (1.5, 123456789, 200)
+
+
+class Stops(L.Callback):
+    """Ends the training after step 4, and counts steps."""
+
+    def __init__(self, ends):
+        self.ends, self.steps = ends, 0
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.steps += 1
+        trainer.should_stop |= self.ends and trainer.global_step == 4
+
+
+def test_a_training_that_a_callback_has_ended_is_at_its_end_in_another_process_too(prepared, tmp_path):
+    (module, _), again = fit(prepared, config(), Stops(True), Checkpoints(tmp_path)), Stops(False)
+    continued, _ = fit(prepared, config(), again, Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt")
+    assert again.steps == 0 and same(continued.state_dict(), module.state_dict())
 
 
 def test_a_training_on_a_cpu_takes_no_gpu_that_is_there(prepared, tmp_path, monkeypatch):

@@ -35,6 +35,8 @@ from transformer_pl.runtime.signals import component_code
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
 # How many arguments a constructor has before its options: by key or, for a key that is not listed, by section.
 ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "decode": 0, "trainer": 0}
+SECRETS = {"api_key", "apikey", "access_key", "secret", "password", "passwd"}
+SECRETS |= {"token", "auth_token", "access_token", "api_token"}
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
@@ -53,7 +55,19 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
     """
     component_class = import_component(component.path)
     with component_code():
-        return component_class(*arguments, **_options(component, component_class, len(arguments), given))
+        options = _options(component, component_class, len(arguments), given)
+        own = _parameters(component_class, len(arguments))
+        return component_class(*arguments, **{name: value for name, value in options.items() if name in own})
+
+
+def build_groups(component: Component, named_parameters: Any) -> Any:
+    """The groups of parameters that an optimizer's class makes, by its `groups`; it gets the options that it declares.
+
+    named_parameters: pairs of a name and a parameter.
+    """
+    component_class: Any = import_component(component.path)
+    options, own = _options(component, component_class, 2, {}), _parameters(component_class.groups, 1)
+    return component_class.groups(named_parameters, **{name: value for name, value in options.items() if name in own})
 
 
 def optimizer_options(optim: Optim) -> dict[str, Any]:
@@ -144,6 +158,7 @@ def _options(
     before: how many arguments the constructor has before its options. given: see `build`.
     """
     accepted = _accepted(component_class, before)
+    _refuse_secrets(component.path, component.options)
     messages: list[str] = []
     options = _offered(accepted, given or {})
     for name, value in component.options.items():
@@ -160,7 +175,19 @@ def _options(
             messages.append(f"{component.path}: option {name} must be given")
     if messages:
         raise InputError(*messages)
+    _refuse_secrets(component.path, options)  # digits are text by now where the option is declared as text
     return options
+
+
+def _refuse_secrets(path: str, options: Mapping[str, Any]) -> None:
+    """Raise an InputError, which does not show the value, for a text that is called as passwords are."""
+    for name, value in options.items():
+        if name in SECRETS and isinstance(value, str):
+            why = "must not be a text, which results, plans and W&B would show"
+            raise InputError(f"{path}: option {name}: {why}; give it by an environment variable")
+        for inner in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(inner, dict):
+                _refuse_secrets(path, inner)
 
 
 def option_value(config: Config, key: str) -> Any:
@@ -210,6 +237,13 @@ def inherited_options(component: Component, before: int) -> dict[str, inspect.Pa
         with suppress(InputError):
             options |= _accepted(parent, before)
     return options | _accepted(own, before)
+
+
+def has_option(slot: str, path: str, option: str) -> bool:
+    """Whether the class at a path takes an option; True where it cannot be imported, which its own check reports."""
+    with suppress(InputError):
+        return option in _accepted(import_component(path), before_options(slot))
+    return True
 
 
 def without_defaults(config: Config) -> Config:
@@ -277,14 +311,23 @@ def _fits(value: object, parameter: inspect.Parameter) -> bool:
 
 
 def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that are options, by name: all but the first `before` ones."""
+    """The parameters that are options, by name: of a constructor, and of an optimizer's static method `groups`."""
+    accepted = _parameters(component_class, before)
+    if isinstance(inspect.getattr_static(component_class, "groups", None), staticmethod):
+        accepted = _parameters(component_class.groups, 1) | accepted  # type: ignore[attr-defined]
+    return accepted
+
+
+def _parameters(component_class: Any, before: int) -> dict[str, inspect.Parameter]:
+    """The parameters of a constructor or a function, by name: all but the first `before` ones."""
     try:
         parameters = dict(inspect.signature(component_class).parameters)
     except (TypeError, ValueError):
         path = f"{component_class.__module__}.{component_class.__qualname__}"
         must = "a torch.nn.Module" if before else "a class of Python"
         raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
-    module_names = getattr(inspect.unwrap(component_class.__init__), "__globals__", {})  # type: ignore[misc]
+    function = component_class.__init__ if inspect.isclass(component_class) else component_class  # type: ignore[misc]
+    module_names = getattr(inspect.unwrap(function), "__globals__", {})
     names = _Names(vars(builtins) | module_names)
     for name, parameter in parameters.items():
         declared = _type_of(parameter.default)

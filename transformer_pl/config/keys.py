@@ -206,8 +206,7 @@ class Trainer(Section):
     accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
         default="auto",
-        description="auto: a GPU replays steps as CUDA graphs, of compiled layers in 20,000 steps or more; on: layers "
-        "are always compiled; off: neither",
+        description="on: layers are compiled, and a GPU replays steps as CUDA graphs; off, and so far auto: neither",
     )
     threads: Annotated[Processes | None, OrNone] = Field(
         default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"

@@ -54,6 +54,8 @@ def start(process: BaseProcess) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if is_forked:
             process.start()  # waits until the server has imported everything
+    except EOFError:
+        raise ChildProcessError("the server of processes was killed (mostly out of memory: lower --parallel)") from None
     except Stopped:
         server = getattr(forkserver._forkserver, "_forkserver_pid", None)
         if server and not multiprocessing.active_children():  # the server reports how its children end

@@ -30,10 +30,8 @@ from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.teacher import load_teachers
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
-from transformer_pl.trials.trial import WEIGHTS, Trial
+from transformer_pl.trials.trial import METRICS, WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
-
-LONG = 20_000  # steps from which a training on a GPU gains by compiling its layers, which takes a minute or two
 
 
 class Fitted(NamedTuple):
@@ -71,14 +69,8 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 
     # The module
     module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, run.runs, prepared))
-    is_on_gpu = on_gpu(config)
-    if compiles(config):
-        module.compile_model(is_on_gpu)
-    if config.trainer.compile != "off" and is_on_gpu:
-        if why := why_no_graphs(config, module.model):
-            print(plain(f"no CUDA graphs: {why}"), flush=True)
-        else:
-            module.replay_steps()
+    if config.trainer.compile == "on":  # `auto` is off as long as no GPU has shown that the two train the same
+        compile_steps(module)
 
     # The callbacks. A ModelCheckpoint of the user's writes to `best`. Our checkpoints come last, as they hold the state
     # of the other callbacks.
@@ -173,13 +165,14 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
 def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
     """The finished trial whose weights this one can use, because the two differ in decoding alone.
 
-    None where there is no such trial, where this one has begun to train, or where it is to be trained again.
+    None where there is no such trial whose files can be read, where this one has begun to train, or where it is to be
+    trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
     for finished in finished_trials(run.runs):
         same_weights = finished.result.weights_id == run.identity.weights and finished.result.id != run.identity.trial
-        if same_weights and (finished.trial.folder / WEIGHTS).exists():
+        if same_weights and finished.trial.is_whole():
             return finished
     return None
 
@@ -187,7 +180,7 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
 def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) -> Fitted:
     """Take over the weights and metrics of the trial that `trained_elsewhere` has found, in place of a training."""
     print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
-    run.trial.link(earlier.trial.folder, WEIGHTS, "metrics.jsonl")
+    run.trial.link(earlier.trial.folder, WEIGHTS, METRICS)
     logger.start(earlier.result.steps)
     return Fitted(earlier.result.steps, earlier.result.params, 0.0)
 
@@ -203,11 +196,15 @@ def gpu_names(config: Config) -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def compiles(config: Config) -> bool:
-    """Whether layers and loss are compiled. `auto`: for a long training on a GPU, not with fsdp2."""
-    if config.trainer.compile == "auto":
-        return config.trainer.strategy != "fsdp2" and config.steps >= LONG and on_gpu(config)
-    return config.trainer.compile == "on"
+def compile_steps(module: TransformerModule) -> None:
+    """Compile layers and loss. On a GPU, also replay steps as CUDA graphs, or print why not."""
+    is_on_gpu = on_gpu(module.config)
+    module.compile_model(is_on_gpu)
+    if is_on_gpu:
+        if why := why_no_graphs(module.config, module.model):
+            print(plain(f"no CUDA graphs: {why}"), flush=True)
+        else:
+            module.replay_steps()
 
 
 def use_threads(config: Config, trial: Trial) -> int:

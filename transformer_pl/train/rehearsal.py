@@ -26,6 +26,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 from transformer_pl.trials.identity import identity_callbacks
+from transformer_pl.trials.records import RehearsalRecord
 from transformer_pl.trials.trial_run import code_digests
 
 INTERVENED = "it changes a model of the row's sizes, which then computes and decodes"
@@ -144,7 +145,7 @@ def check_match(passes: Iterable[tuple[str, float]]) -> None:
 
 def _kept_or_made(config: Config, runs: Path, digest: str) -> Rehearsal:
     path = runs / "checks" / f"{digest}.json"
-    if passed := read_json(path):
+    if passed := read_json(path, RehearsalRecord):
         return Rehearsal(**passed)
     if _was_tried():
         return Rehearsal()
