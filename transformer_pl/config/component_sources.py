@@ -14,6 +14,7 @@ import ast
 import os
 import shutil
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from transformer_pl.runtime.errors import installed
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.ClassDef, *FUNCTIONS)
+STARTED = time.time()
+_last_seen: dict[str, str] = {}  # by the path of a class: the digest of its code when `forget_edited` last saw it
 LOOKUPS = {"globals", "vars", "eval", "exec", "__import__", "import_module"}  # by a name made at run time
 
 
@@ -56,6 +59,26 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
             copy = folder.joinpath(*file.parts[-depth:])  # below the folder that it is imported from
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
+
+
+def forget_edited(components: Iterable[Component]) -> bool:
+    """Forget the modules of components whose code was edited after this process had imported it; returns whether any.
+
+    The next import reads the files anew. It is for a notebook, whose process sees many edits.
+    """
+    edited = False
+    for path in {component.path for component in components if not is_core(component.path)}:
+        code, digest = _code(path), _digest(path)
+        changed = max((os.stat(str(spec.origin)).st_ctime for spec, _ in code.values()), default=0.0)
+        if _last_seen.get(path, digest) != digest or (path not in _last_seen and changed > STARTED):
+            edited = True
+            for module in code:
+                package, _, name = module.rpartition(".")
+                sys.modules.pop(module, None)
+                if package in sys.modules:  # a folder without an __init__.py
+                    vars(sys.modules[package]).pop(name, None)
+        _last_seen[path] = digest
+    return edited
 
 
 # ---------------------------------------------------------------------------------------------------------------------
