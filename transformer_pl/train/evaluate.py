@@ -30,6 +30,7 @@ from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import check_code
 
 POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
+LONGEST = 2**12  # source tokens that the length of a translation grows with: one of a whole book ends, too
 EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
@@ -78,7 +79,7 @@ def translate(
     on_progress: called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
-    longest = source.lengths.astype(np.int64) + decode.extra
+    longest = np.minimum(source.lengths.astype(np.int64), LONGEST) + decode.extra
     share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
         rows = torch.from_numpy(padded(source, indexes))
