@@ -141,7 +141,7 @@ def _find(option: str, name: object, runs: Path, data: str) -> FinishedTrial:
     """The finished trial with the id `name`, of the prepared dataset `data`. Raises an InputError."""
     by_id = {finished.result.id: finished for finished in finished_trials(runs)}
     value = f"{KEY}.{option} = {name}"
-    if name not in by_id:
+    if str(name) not in by_id:  # twelve digits may have been read as a number
         remedy = "train it first, or take an id that `python -m transformer_pl.sweep --list` shows"
         raise InputError(f"{value}: must be the id of a finished trial in {runs}, but none has it; {remedy}")
     if (teacher := by_id[str(name)]).trial.data() != data:
