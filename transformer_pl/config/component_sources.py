@@ -18,6 +18,7 @@ import os
 import pkgutil
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
@@ -37,6 +38,8 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 IMPORTING = {"__import__", "import_module"}  # functions
 LOOKUPS = {"globals", "vars", "eval", "exec", *IMPORTING}  # by a name made at run time
 NEVER_TRUE = {"__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING"}
+STARTED = time.time()
+_last_seen: dict[str, str] = {}  # by the path of a class: the digest of its code when `forget_edited` last saw it
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
@@ -64,6 +67,27 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
             copy = folder.joinpath(*file.parts[-depth:])  # below the folder that it is imported from
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(_content(spec))
+
+
+def forget_edited(components: Iterable[Component]) -> bool:
+    """Forget the modules of components whose code was edited after this process had imported it; returns whether any.
+
+    The next import reads the files anew. It is for a notebook, whose process sees many edits.
+    """
+    edited = False
+    for path in {component.path for component in components if not is_core(component.path)}:
+        code, digest = _code(path), _digest(path)
+        files = (getattr(spec.loader, "archive", spec.origin) for spec, _ in code.values())  # a zip file, or its own
+        changed = max((os.stat(file).st_ctime for file in files), default=0.0)
+        if _last_seen.get(path, digest) != digest or (path not in _last_seen and changed > STARTED):
+            edited = True
+            for module in code:
+                package, _, name = module.rpartition(".")
+                sys.modules.pop(module, None)
+                if package in sys.modules:  # a folder without an __init__.py
+                    vars(sys.modules[package]).pop(name, None)
+        _last_seen[path] = digest
+    return edited
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from transformer_pl.train.cuda_graphs import Losses, StepGraphs
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
 from transformer_pl.train.precision import bfloat16_copies
-from transformer_pl.train.teacher import Teacher, build_loss
+from transformer_pl.train.teacher import build_loss
 from transformer_pl.trials.metrics import perplexity
 
 
@@ -40,7 +40,7 @@ def seed_of_rank(seed: int, rank: int) -> int:
 class TransformerModule(L.LightningModule):
     """A Transformer, its loss, its optimizer and schedule. Metrics go to the trainer's loggers."""
 
-    def __init__(self, config: Config, vocab_size: int, teachers: dict[str, Teacher] | None = None):
+    def __init__(self, config: Config, vocab_size: int, teachers: dict[str, Any] | None = None):
         """teachers: the models that the options of the loss name, by option (see `load_teachers`)."""
         super().__init__()
         self.config = config
