@@ -82,8 +82,8 @@ def test_the_id_depends_on_the_text_and_the_tokenizer_settings():
         return fingerprint_id(Data(**{"vocab_size": 300} | changes), in_memory(name=corpus))
 
     assert name() == name(batch_tokens=7, max_length=9, path="elsewhere") and len(name()) == 16
-    others = [{"vocab_size": 301}, {"source": "fr"}, {"target": "fr"}, {"train_pairs": 9}]
-    assert len({name(), name("other"), *(name(**other) for other in others)}) == 6
+    others = [{"vocab_size": 301}, {"source": "fr"}, {"target": "fr"}, {"train_pairs": 9}, {"max_words": 9}]
+    assert len({name(), name("other"), *(name(**other) for other in others)}) == 7
 
 
 # Once, whatever happens
@@ -183,6 +183,7 @@ def test_a_vocabulary_is_learned_from_so_many_sentences_at_most(tmp_path, monkey
         ({"vocab_size": 9}, {}, "data.vocab_size = 9"),
         ({"max_length": 1}, {}, "data.max_length = 1"),
         ({"train_pairs": 10_000}, {}, "data.train_pairs = 10,000"),
+        ({"max_words": 3}, {"val": [("a b c", "a b c d")]}, "data.max_words = 3"),
         ({}, {"train": [("a", "b\nc")]}, "train, pair 1"),
     ],
 )
@@ -209,10 +210,12 @@ MIXED = {
     [
         ({}, [0, 1, 2, 3, 5, 6, 7, 8, 9, 11], {"blank": 2}),
         ({"train_pairs": 5}, [0, 1, 2, 3], {"blank": 1}),
+        ({"max_words": 8}, [0, 1, 2, 3, 5, 6, 7, 8, 9, 11], {"blank": 2}),  # all, as the longest pair has so many
+        ({"max_words": 4, "train_pairs": 5}, [0, 1, 2, 5], {"blank": 1}),  # the first five of the others
     ],
 )
 def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
-    """Evaluation sets keep all of theirs."""
+    """Evaluation sets keep all of theirs that are short enough."""
     prepared = prepare(Data(vocab_size=266, **keys), tmp_path, in_memory(MIXED))
     sentences = [prepared.tokenizer.decode(list(side)) for side in prepared.split("train")]
     assert list(zip(*sentences, strict=True)) == [MIXED["train"][i] for i in used]

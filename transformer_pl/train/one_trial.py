@@ -110,7 +110,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         evaluation: Evaluation | None
         if earlier:
             fitted = fit.reuse_weights(run, earlier, logger)
-            evaluation = evaluate_trial(config, trial, prepared, fitted.steps)
+            evaluation = evaluate_trial(config, trial, prepared, fitted.scored)
         else:
             fitted, evaluation = fit.fit_and_test(run, prepared, logger)
         assert evaluation  # this is the first rank
@@ -139,6 +139,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             signature=evaluation.signature,
             params=fitted.params,
             steps=steps,
+            best_step=None if fitted.scored == steps else fitted.scored,
             stopped_early=steps < config.steps,
             flops=cost.flops * checked.passes * (steps / config.steps),
             tokens_per_s=rate and round(rate, 1),
