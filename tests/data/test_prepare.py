@@ -210,12 +210,10 @@ MIXED = {
     [
         ({}, [0, 1, 2, 3, 5, 6, 7, 8, 9, 11], {"blank": 2}),
         ({"train_pairs": 5}, [0, 1, 2, 3], {"blank": 1}),
-        ({"max_words": 8}, [0, 1, 2, 3, 5, 6, 7, 8, 9, 11], {"blank": 2}),  # all, as the longest pair has so many
-        ({"max_words": 4, "train_pairs": 5}, [0, 1, 2, 5], {"blank": 1}),  # the first five of the others
     ],
 )
 def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
-    """Evaluation sets keep all of theirs that are short enough."""
+    """Evaluation sets keep all of theirs."""
     prepared = prepare(Data(vocab_size=266, **keys), tmp_path, in_memory(MIXED))
     sentences = [prepared.tokenizer.decode(list(side)) for side in prepared.split("train")]
     assert list(zip(*sentences, strict=True)) == [MIXED["train"][i] for i in used]
@@ -224,6 +222,20 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     counted = count_pairs(in_memory(MIXED), Data(**keys), lambda *_: None)
     assert counted["train"] == {"pairs": len(used)} | left_out
     assert counted["val"] == {"pairs": 2, "equal": 0, "seen": 0}  # a pair that comes twice need not be a training pair
+
+
+def test_pairs_with_more_words_on_a_side_are_left_out_of_all_sets(tmp_path):
+    """The first training pairs are those of the others. A subword is no word."""
+    short, long = [("low tide", "tiefe Ebbe"), ("a b  c", "x")], [("a b c d", "x"), ("x", "a b c d")]
+    pairs = {name: long + short for name in ("train", "val", "test")}
+    prepared = prepare(Data(vocab_size=275, max_words=3, train_pairs=1), tmp_path, in_memory(pairs))
+    assert {name: split["pairs"] for name, split in prepared.meta["splits"].items()} == {
+        "train": 1,
+        "val": 2,
+        "test": 2,
+    }
+    assert prepared.tokenizer.decode(list(prepared.split("train").source)) == ["low tide"]
+    assert [*zip(*prepared.text("val"), strict=True)] == [*zip(*prepared.text("test"), strict=True)] == short
 
 
 def test_the_vocabulary_may_be_learned_from_another_text(tmp_path):
