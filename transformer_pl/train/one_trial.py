@@ -116,7 +116,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         assert evaluation  # this is the first rank
         steps, metrics, sample = fitted.steps, evaluation.metrics, task_of(config.data).sample_metric
         lines = trial.metrics()
-        if sampled := [line[sample] for line in lines if sample in line]:
+        if sampled := [line[sample] for line in lines if sample in line and line["step"] <= fitted.scored]:
             metrics[sample] = sampled[-1]
         converged = convergence(lines, steps)
         [cost] = training_costs([(config, prepared.mean_lengths)])
