@@ -112,7 +112,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
     check_code(config, trial)  # before anything is imported or built, as a result may name any class
     check_classes(config.model)
     result = trial.result()
-    return _load_model(config, prepared, trial, result.steps if result else config.steps)
+    return _load_model(config, prepared, trial, result.scored_step if result else config.steps)
 
 
 def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) -> Transformer:
@@ -124,7 +124,7 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) ->
     except RuntimeError as error:  # other names, or other shapes
         reason = str(error).splitlines()[0]
         raise InputError(f"{trial.folder / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
-    model.at_step(steps, config.steps)  # its own last step: a callback may have ended the training early
+    model.at_step(steps, config.steps)  # its own: it may have ended early, or be the best of a longer training
     intervene(model, config)
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
@@ -222,7 +222,7 @@ class Evaluation(NamedTuple):
 def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
     """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
 
-    steps: how many steps it was trained.
+    steps: how many steps these weights were trained.
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """

@@ -38,6 +38,7 @@ class Fitted(NamedTuple):
     """How a training ended."""
 
     steps: int  # fewer than the config's where a callback has stopped it early
+    scored: int  # the step whose weights are scored: the last, or that of the best validation
     params: int  # the parameters of the trained model: a callback may have made layers share weights
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
@@ -78,7 +79,8 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
         build(callback, dirpath=str(trial.folder / "best")) for callback in config.trainer.callbacks
     ]
     minutes = config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average, minutes, trial.lock.check)
+    folder, decode = trial.folder / "checkpoints", config.decode
+    checkpoints = Checkpoints(folder, decode.average, minutes, trial.lock.check, decode.select)
     callbacks.append(checkpoints)
 
     # The loggers and the trainer
@@ -96,28 +98,30 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
         if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
             torch.distributed.destroy_process_group()
     params = sum(weight.numel() for weight in module.model.parameters())
-    fitted = Fitted(trainer.global_step, params, checkpoints.earlier_s)
+    steps = trainer.global_step
+    fitted = Fitted(steps, checkpoints.best or steps, params, checkpoints.earlier_s)
     if not trainer.is_global_zero:
         return fitted, None
 
     # Test
-    _save_weights(trial, checkpoints, weights, fitted.steps)
-    return fitted, evaluate_trial(config, trial, prepared, fitted.steps)
+    _save_weights(trial, checkpoints, weights, steps)
+    return fitted, evaluate_trial(config, trial, prepared, fitted.scored)
 
 
 def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, torch.Tensor], steps: int) -> None:
-    """Save the weights that are scored: the last ones, or the mean of the last validations (`decode.average`).
+    """Save the weights that are scored: the last ones, or those that were kept (`decode.average`, `decode.select`).
 
-    Raises an InputError if a callback has changed the last weights at the end: the mean would not show this change.
+    Raises an InputError if a callback has changed the last weights at the end: those kept would not show this change.
     """
-    averaged = checkpoints.averaged(steps)
-    if averaged:
+    kept = checkpoints.scored(steps)
+    if kept:
         last = checkpoints.kept(steps)
         if not all(torch.equal(value.cpu(), last[name]) for name, value in weights.items()):
-            rule = f"must not change the weights at the end of the training with decode.average = {checkpoints.average}"
-            remedy = "which scores the mean of checkpoints from before; set decode.average=1"
+            keys = f"decode.average = {checkpoints.average} and decode.select = {checkpoints.select}"
+            rule = f"must not change the weights at the end of the training with {keys}"
+            remedy = "which score checkpoints from before; set decode.average=1 and decode.select=last"
             raise InputError(f"trainer.callbacks: {rule}, {remedy}")
-    trial.save_weights(averaged or weights)
+    trial.save_weights(kept or weights)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -182,7 +186,7 @@ def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) ->
     print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
     run.trial.link(earlier.trial.folder, WEIGHTS, METRICS)
     logger.start(earlier.result.steps)
-    return Fitted(earlier.result.steps, earlier.result.params, 0.0)
+    return Fitted(earlier.result.steps, earlier.result.scored_step, earlier.result.params, 0.0)
 
 
 def on_gpu(config: Config) -> bool:

@@ -58,6 +58,7 @@ class TransformerModule(L.LightningModule):
         self._next_rates: dict[str, float] = {}  # and those of the next one
         self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
+        self.validation_loss = math.inf  # nats per token, of the last validation
         self._compiled = False
         self._graphs: StepGraphs | None = None  # where training steps are replayed
 
@@ -242,6 +243,7 @@ class TransformerModule(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.stop_if_diverged(self._validated)
         loss, tokens = self._sum_over_ranks(self._validated)
+        self.validation_loss = loss / tokens
         self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
         if self.config.trainer.val_sample:
             self._score_sample(self.trainer.datamodule)  # type: ignore[attr-defined]

@@ -203,7 +203,7 @@ def _digest(config: Config) -> str:
         "code": code_digests(tuple(components.items()), config.data),
         "files": {key: file_contents(part, before_options(key)) for key, part in parts.items()},
         "data": config.data.model_dump(),
-        "average": config.decode.average > 1,
+        "average": [config.decode.average > 1, config.decode.select],
         "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0],
         "versions": [REVISION, project_version(), *map(importlib.metadata.version, ("torch", "lightning"))],
     }
