@@ -402,6 +402,19 @@ def test_a_row_that_still_falls_is_marked():
     assert float(read_csv(table)[1]["val/loss.fall.noise"]) == pytest.approx(0.004 / 3**0.5)
 
 
+def test_a_table_of_best_validations_has_their_steps_and_names_the_test_set():
+    """One such row is enough. The mark is gone where the best validation, as the mean of seeds, lies early."""
+    early = FALLING._replace(scored=0.5)
+    rows = ended(measured([0.0, 0.3, 0.3]), FLAT, early, FALLING)
+    assert "--split test" not in said(build_table(rows, config()))
+    results = [a_result(steps=1000, best_step=step) for step in (400, 500, 750)]
+    rows[1] = rows[1]._replace(config=config(model__h=2, decode__select="best"), results=results)
+    table = build_table(rows, config())
+    assert "--split test" in said(table)
+    assert column(table, "step")[1] == "550" and float(read_csv(table)[1]["scored_step"]) == 550
+    assert marked(table, "BLEU") == [False, False, True]
+
+
 # --- The summary and what was planned
 
 

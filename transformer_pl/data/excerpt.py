@@ -3,7 +3,7 @@
 import itertools
 from pathlib import Path
 
-from transformer_pl.config import Data
+from transformer_pl.config import ALL_PAIRS, Data
 from transformer_pl.data import synthetic
 from transformer_pl.data.prepare import learn_tokenizer, prepared_dataset, write_tokens
 from transformer_pl.data.prepared import Prepared
@@ -31,7 +31,7 @@ def write_excerpt(data: Data, runs: Path, folder: Path) -> tuple[Tokenizer, list
         enough = min(data.vocab_size, FIXED + len(characters) + MERGES)
         tokenizer, model = learn_tokenizer(data.model_copy(update={"vocab_size": enough}), lambda: pairs["train"])
     (folder / "data").mkdir()
-    data = data.model_copy(update={"vocab_size": len(tokenizer), "train_pairs": None})
+    data = data.model_copy(update={"vocab_size": len(tokenizer)} | ALL_PAIRS)
     few = Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
     write_tokens(folder / "data", data, few, tokenizer, model, {name: {"pairs": len(pairs[name])} for name in pairs})
     return tokenizer, list(itertools.chain.from_iterable(pairs.values()))

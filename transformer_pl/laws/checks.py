@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from transformer_pl.config import Component, Config, custom_components, sizes
 from transformer_pl.config.components import before_options, component_names, is_core, own_parts
-from transformer_pl.config.option_files import file_digests
+from transformer_pl.config.option_files import file_contents
 from transformer_pl.laws import schedules
 from transformer_pl.laws.law import Found, found, laws_of
 from transformer_pl.runtime.digests import value_digest
@@ -28,6 +28,7 @@ from transformer_pl.runtime.environment import RANKS_OF, project_version
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import in_parallel, isolated
+from transformer_pl.trials.records import ChecksRecord
 from transformer_pl.trials.trial_run import code_digests
 
 REVISION = 5  # raised when a law becomes stricter: then every part is checked again
@@ -121,7 +122,13 @@ def _jobs(config: Config) -> list[Job]:
         tried, name = model | {"decode.intervention": intervention}, f"decode.intervention = {intervention.path}"
         jobs.append((_try, name, tried, [shape, config.decode.alpha]))
     if parts:
-        keys = [config.data.model_dump(), config.optim.model_dump(), config.steps, config.decode.average > 1]
+        keys = [
+            config.data.model_dump(),
+            config.optim.model_dump(),
+            config.steps,
+            config.decode.average > 1,
+            config.decode.select,
+        ]
         keys += [shape.N_encoder, shape.N_decoder, trainer.accumulate, trainer.precision, trainer.val_sample > 0]
         names = ", ".join(f"{key.partition('[')[0]} = {part.path}" for key, part in parts.items())
         jobs.append((_rehearse, names, parts, keys))
@@ -130,15 +137,17 @@ def _jobs(config: Config) -> list[Job]:
 
 def _digest(config: Config, parts: dict[str, Component], keys: list[Any]) -> str:
     """What a check depends on, as 12 hexadecimal digits: the parts, their code and files, some keys, the versions."""
-    named = {name: name if "." in name else f"model.{name}" for name in parts if name != "data.task"}
-    files = {name: file_digests(parts[name], before_options(key.partition("[")[0])) for name, key in named.items()}
-    code = code_digests(tuple({parts[name].path: parts[name] for name in named}.items()), config.data)
+    keys_of = {name: name.partition("[")[0] if "." in name else f"model.{name}" for name in parts}
+    files = {name: file_contents(parts[name], before_options(key)) for name, key in keys_of.items()}
+    code = code_digests(
+        tuple({part.path: part for name, part in parts.items() if name != "data.task"}.items()), config.data
+    )
     versions = [REVISION, project_version(), *map(importlib.metadata.version, ("torch", "lightning"))]
     return value_digest([parts, files, code, keys, versions], default=Component.model_dump)
 
 
 def _kept(runs: Path, digest: str) -> Checks | None:
-    kept = read_json(runs / "checks" / f"{digest}.json")
+    kept = read_json(runs / "checks" / f"{digest}.json", ChecksRecord)
     return Checks(tuple(Found(*one) for one in kept["found"]), kept["passes"]) if kept else None
 
 

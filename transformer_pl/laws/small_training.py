@@ -16,7 +16,7 @@ import lightning as L
 import numpy as np
 import torch
 
-from transformer_pl.config import COMPONENTS, Callback, Config, sizes
+from transformer_pl.config import ALL_PAIRS, COMPONENTS, Callback, Config, sizes
 from transformer_pl.config.components import build
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.excerpt import SENTENCES
@@ -119,7 +119,7 @@ def _small(row: Config, prepared: Prepared, layers: int | None) -> Config:
     batches |= {"batch_tokens": max(longest, min(row.data.batch_tokens, several))}
     keys: dict[str, dict[str, Any]] = {
         "model": depth if layers else {},
-        "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None} | batches,
+        "data": {"vocab_size": len(prepared.tokenizer)} | ALL_PAIRS | batches,
         "decode": {"average": min(row.decode.average, 3), "intervention": COMPONENTS["decode.intervention"]},
         "trainer": machine | often | plugins,
     }

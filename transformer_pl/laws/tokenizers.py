@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transformer_pl.config import UNK
 from transformer_pl.data.excerpt import rows
 from transformer_pl.data.prepared import SIDES
-from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.data.tokenizer import Tokenizer, check_adds_nothing
 from transformer_pl.laws.law import HOLDS, Finding, broken, untested
 from transformer_pl.laws.small_training import SmallTraining
 from transformer_pl.runtime.errors import described, shown
@@ -72,6 +72,16 @@ def a_long_sentence_keeps_its_end(subject: Subject) -> Finding:
             return untested(f"joined sentences are none of this task: {described(error)}")
         if twice < 2 * WHOLE * once:
             return broken(f"{len(long):,} characters have {once:,} tokens, and twice the same {twice:,}")
+    return HOLDS
+
+
+def it_adds_nothing_to_a_sentence(subject: Subject) -> Finding:
+    """It adds nothing to a sentence: sentences come back no longer one by one than joined.
+
+    Usual cause: a setting that pads.
+    """
+    for side, sentences in subject.sentences.items():
+        check_adds_nothing(subject.tokenizer, sentences, side)  # raises an InputError
     return HOLDS
 
 

@@ -66,6 +66,10 @@ def flops(row: TableRow) -> str:
     return short(row.results.flops)
 
 
+def scored_step(row: TableRow) -> str:
+    return number(row.results.scored_step, ",.0f")
+
+
 def printed(name: str, form: str = "") -> Callable[[TableRow], str]:
     """A function for what the paper printed beside a row. form: its format; empty: three digits and a unit."""
 

@@ -16,7 +16,15 @@ from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report import cells
-from transformer_pl.report.notes import SETS, change_note, margin_note, no_differences, summary, table_notes
+from transformer_pl.report.notes import (
+    SETS,
+    change_note,
+    margin_note,
+    no_differences,
+    selected_note,
+    summary,
+    table_notes,
+)
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.row_names import RowNames, headings_of, printed_table
@@ -210,6 +218,9 @@ def _columns(rows: list[TableRow], paper: PublishedTable | None, margin: float |
             columns += mean_of(f"test {name}", f"test/{key}", rank=7)
     if paper and any(row.flops for row in paper.rows):
         columns.append(measured("FLOPs", cells.flops, "flops", "Of a training; only matrix products count."))
+    if selected_note(rows):
+        meaning = "The step whose weights are scored: the mean over seeds."
+        columns.append(column("step", cells.scored_step, "scored_step", meaning, 7))
     verdicts = []
     if margin is not None:
         key = f"{difference}.within.{margin:g}"
@@ -248,6 +259,7 @@ def _values(row: TableRow, keys: list[str], metrics: list[str], paper: Published
     record |= {"seeds": len(results.results), "done": len(results.done)}
     record |= {state: results.states.count(state) for state in ("failed", "diverged", "refused")}
     record |= {"params": results.params, "flops": results.flops, "exempt": results.exempt or None}
+    record |= {"scored_step": results.scored_step}
     for metric in metrics:
         values = results.values(metric)
         record |= {

@@ -132,7 +132,7 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
     figure, axes = _axes_beside_names([results.shown_name for results, _ in drawn])
     highest, start = 0.0, math.inf
     for (results, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
-        final, end = fmean(results.values("val/ppl")), max(result.steps for result in results.done)
+        final, end = fmean(results.values("val/ppl")), max(result.scored_step for result in results.done)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.array([[seed[step] for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike

@@ -23,7 +23,7 @@ from transformer_pl.report.rows import ALPHA, FEWEST_SENTENCES, LEARNED, TableRo
 from transformer_pl.report.statistics import POWER, Estimate, RowComparison, rank_correlation
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.task import task_of
-from transformer_pl.trials.convergence import FALLEN
+from transformer_pl.trials.convergence import FALLEN, TURNED
 from transformer_pl.trials.result import exemptions
 
 SETS = {"val": "validation set", "test": "test set"}
@@ -136,7 +136,7 @@ def table_notes(
     notes = (
         (_training_note(rows, base or rows[0].results.config, paper), order, _speed_note(rows)),
         (significance_note(rows, _units(rows)), exempt, LEGEND),
-        (_convergence_note(rows),),
+        (_convergence_note(rows), selected_note(rows)),
         (_gaps_note(rows), _stopped_note(rows), _watching_note(rows), *added),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
@@ -190,6 +190,17 @@ def _watching_note(rows: Sequence[TableRow]) -> str:
     callbacks = [callback for row in rows for callback in row.results.config.trainer.callbacks]
     watching = dict.fromkeys(callback.path for callback in callbacks if not callback.in_identity)
     return f"Declared to change no result (in_identity: false): {', '.join(watching)}." if watching else ""
+
+
+def selected_note(rows: Sequence[TableRow]) -> str:
+    """How the step was chosen whose weights are scored; empty where it is the last one in all rows."""
+    if all(row.results.config.decode.select == "last" for row in rows):
+        return ""
+    note = "Where decode.select is best, the validation with the lowest loss is scored, and a row has also converged "
+    note += f"if it lies before the last {1 - TURNED:.0%} of the steps. "
+    if rows[0].results.split == "test":
+        return f"{note}The sentences of the validation set have chosen the step; those of the test set have not."
+    return f"{note}The same sentences have chosen the step and are scored: --split test scores others."
 
 
 def _order_note(rows: Sequence[TableRow], paper: PublishedTable) -> str:

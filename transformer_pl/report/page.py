@@ -20,7 +20,7 @@ from transformer_pl.report.render import Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.task import task_of
-from transformer_pl.train.evaluate import attention_maps, beginning, trained_model
+from transformer_pl.train.evaluate import attention_maps, shown_text, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
 
@@ -86,12 +86,13 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
 
     A row that was evaluated on other sentences than the first row is left out.
     """
-    text, rows, task = None, [], task_of(sweep.base.data)
+    text, rows, measure = None, [], task_of(sweep.base.data).measure
     for planned_trial in shown:
         with suppress(InputError):  # the dataset or the translations are not here
             row_text, hypotheses = planned_trial.prepared.text("val"), planned_trial.trial.hypotheses("val")
-            scores = task.measure.score(planned_trial.trial.sentences("val", task.measure))
-            text = text or row_text
+            scores = measure.score(planned_trial.trial.sentences("val", measure))
+            if not text:
+                text, (sources, references) = row_text, shown_text(planned_trial.prepared)
             if row_text == text:
                 row = sweep.rows[planned_trial.row]
                 rows.append((row.title or row.name, scores, hypotheses))
@@ -100,9 +101,8 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
     count = min(len(hypotheses) for _, _, hypotheses in rows)  # a language model continues only the first texts
     differ = [i for i in range(count) if len({hypotheses[i] for _, _, hypotheses in rows}) > 1]
     chosen = differ or range(count)
-    sources = text[0] if task.has_source else [*map(beginning, text[1])]
     return [
-        {"source": sources[i], "reference": text[1][i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
+        {"source": sources[i], "reference": references[i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
         for i in (chosen[place] for place in evenly_spaced(len(chosen), TRANSLATED_SENTENCES))
     ]
 

@@ -47,7 +47,7 @@ class RowResults(NamedTuple):
     def dataset(self) -> Any:
         """What identifies the sentences that the row is evaluated on."""
         keys = ("task", *CORPUS, "source", "target", self.split)
-        return self.text or [getattr(self.config.data, key) for key in keys]
+        return self.text or [getattr(self.config.data, key) for key in keys], self.config.data.max_words
 
     @property
     def shown_name(self) -> str:
@@ -77,6 +77,11 @@ class RowResults(NamedTuple):
     def exempt(self) -> str:
         """The properties that its components break on purpose, with the reasons."""
         return exemptions(self.done)
+
+    @property
+    def scored_step(self) -> float | None:
+        """The mean of the steps whose weights are scored (`decode.select`)."""
+        return mean([result.scored_step for result in self.done])
 
     @property
     def flops(self) -> float | None:

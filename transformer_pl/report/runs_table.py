@@ -19,6 +19,7 @@ from transformer_pl.report.notes import margin_note, significance_note, summary
 from transformer_pl.report.render import Column, Table
 from transformer_pl.report.statistics import RowComparison, compare_samples, sample_of_seeds
 from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.files import read_text
 from transformer_pl.runtime.terminal import counted
 
 BASES = ("base", "baseline")  # names that make a row the base where --base names none
@@ -142,7 +143,7 @@ def _read_lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str
         lines_ = [(line, [str(run.get(key, "")) for key in header]) for line, run in enumerate(runs, start=1)]
         return header, lines_, "\t"
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_text(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a CSV file") from None
     except UnicodeDecodeError as error:

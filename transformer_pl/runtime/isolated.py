@@ -41,8 +41,11 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     receiver, sender = starting.Pipe(duplex=False)
     sent = (sender, dict(os.environ), what, function, arguments)
     child = starting.Process(target=_answer, args=sent)  # type: ignore[attr-defined]
-    with _starting:
-        start(child)
+    try:
+        with _starting:
+            start(child)
+    except OSError as error:
+        raise InputError(f"{what}: must run, but {error}; run the command again") from None
     _children.add(child)
     sender.close()
     try:

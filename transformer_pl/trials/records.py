@@ -54,6 +54,14 @@ class Status(TypedDict):
     translated: NotRequired[str]
 
 
+class ChecksRecord(TypedDict):
+    """In runs/checks: the fields of `Checks`."""
+
+    found: list[tuple[str, str, str, str, str, str]]  # the fields of `Found`
+    passes: Amount
+    mistakes: list[str]
+
+
 @with_config(OPEN)
 class Environment(TypedDict, total=False):
     """env.json: where a trial ran."""
