@@ -105,6 +105,10 @@ class Watches(lightning.Callback):
 
 class Uncalled:
     pass
+
+
+def made(config, site):
+    return FeedForward(config, site)
 """
 
 
@@ -281,6 +285,7 @@ def test_a_slot_of_the_model_has_two_names(check, capsys, slot):
         (["stranger.Temperature", "begin=2"], "begin = 2"),
         (["stranger.Excused", "model.h=3"], r"model\.h = 3"),
         (["nowhere.Odd"], "nowhere"),
+        (["stranger.made"], "is a function"),
     ],
 )
 def test_a_wrong_word_is_reported(check, words, named):

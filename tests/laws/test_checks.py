@@ -40,6 +40,15 @@ class RMSNorm(PostNormResidual):
         self.norm = nn.RMSNorm(config.d_model)
 
 
+class ThirdLooksAhead(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.looks_ahead = site.layer == 2
+
+    def forward(self, x):
+        return super().forward(x + x.roll(-1, 1) if self.looks_ahead else x)
+
+
 class Wrong(FeedForward):
     exempt = {}
 """
@@ -66,6 +75,13 @@ def test_all_broken_properties_are_told_and_what_is_excused_is_not(module, tmp_p
     assert not (tmp_path / "checks").exists()
     others = messages({"model.ffn": "stranger.HalfExcused"}, tmp_path)
     assert len(others) == 2 and not any("the_future_is_hidden" in message for message in others)
+
+
+def test_a_component_that_differs_by_layer_is_measured_in_each(module, tmp_path):
+    module(OWN)
+    third = {"model.ffn": "stranger.ThirdLooksAhead"}
+    check_all([config(third)], tmp_path)
+    assert "the_future_is_hidden" in messages(third | {"model.N": 3}, tmp_path)[0]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from transformer_pl.laws.small_training import STEPS, SmallTraining
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.model.optimizer import build_optimizer
 
+UPDATES = 10  # steps, each with a rate as high as the schedule ever gives
+
 
 class Subject:
-    """An optimizer after STEPS steps on some sentences, and after as many on others, at the schedule's highest rate."""
+    """An optimizer after some steps on some sentences, and after as many on others, at the schedule's highest rate."""
 
     def __init__(self, training: SmallTraining):
         self.accumulate = training.config.trainer.accumulate
@@ -38,7 +40,7 @@ class Subject:
 
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * rate
-        for _ in range(STEPS):
+        for _ in range(UPDATES):
             self.optimizer.step(closure)
         return weights
 
@@ -51,11 +53,11 @@ def it_changes_every_weight_by_its_gradient(subject: Subject) -> Finding:
     Usual cause: `groups` that leave weights out, a `step` that does not call `closure`, or one that changes nothing.
     """
     if not subject.gradients:
-        return broken(f"no gradient was computed in {STEPS} steps")
+        return broken(f"no gradient was computed in {UPDATES} steps")
     one, other = subject.after
     for name in sorted(subject.before.keys() - subject.without):
         if torch.equal(one[name], subject.before[name]) and subject.before[name].requires_grad:
-            return broken(f"{name} has not changed in {STEPS} steps")
+            return broken(f"{name} has not changed in {UPDATES} steps")
         if torch.equal(one[name], other[name]) and subject.before[name].requires_grad:
             return broken(f"{name} has changed alike with other sentences, whatever its gradient was")
     return HOLDS
@@ -72,5 +74,5 @@ def with_accumulate_it_computes_one_gradient_a_step(subject: Subject) -> Finding
     """With trainer.accumulate, which splits a batch, it computes one gradient of each part in a step."""
     if subject.accumulate == 1:
         return untested("trainer.accumulate is 1")
-    several = f"it computes {subject.gradients / STEPS:g} gradients a step; set trainer.accumulate=1"
-    return broken(several) if subject.gradients > STEPS else HOLDS
+    several = f"it computes {subject.gradients / UPDATES:g} gradients a step; set trainer.accumulate=1"
+    return broken(several) if subject.gradients > UPDATES else HOLDS

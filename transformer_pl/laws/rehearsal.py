@@ -69,5 +69,6 @@ def _trained(training: SmallTraining, parts: dict[str, Component], at_once: bool
     for key, kind in kinds.items():
         names = [f"{name.partition('[')[0]} = {part.path}" for name, part in parts.items() if name.startswith(key)]
         laws = {name: law for name, law in laws_of(kind).items() if (name in AT_ONCE) == at_once}
-        findings += found(", ".join(names), laws, training)
+        if not any(one.is_broken for one in findings):
+            findings += found(", ".join(names), laws, training)
     return findings
