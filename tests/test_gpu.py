@@ -27,9 +27,9 @@ from transformer_pl.laws import components as of_components
 from transformer_pl.laws.law import laws_of
 from transformer_pl.model import Dropout, FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
 from transformer_pl.model.beam_search import CachedSteps, beam_search
+from transformer_pl.model.dry_run import small_model
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import SmoothedCrossEntropy
-from transformer_pl.model.small_model import small_model
 from transformer_pl.trials.trial import Trial
 
 LAWS = laws_of(of_components)

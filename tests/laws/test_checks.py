@@ -148,7 +148,8 @@ def test_rows_that_break_a_law_can_be_left_out(module, tmp_path, capsys):
     table = (folder / "table.md").read_text()
     assert "refused" in table and "the_future_is_hidden" in table
     assert len(json.loads((folder / "plan.json").read_text())["tested"]["rows"]) == 3
-    code, _, told = tiny_trials.ended(sweep, *words, "--set", "model.ffn=stranger.LooksAhead")
+    write_sweep(file, keys | {"model.ffn": "stranger.LooksAhead", "variant": ["base", "model.h=2"]})
+    code, _, told = tiny_trials.ended(sweep, *words)
     assert code == 2 and "the_future_is_hidden" in told
 
 

@@ -8,7 +8,7 @@ from transformer_pl.config import Sizes, custom_components
 from transformer_pl.laws import components as of_components
 from transformer_pl.laws.components import exempt
 from transformer_pl.laws.law import laws_of
-from transformer_pl.model.small_model import small_model
+from transformer_pl.model.dry_run import small_model
 
 LAWS = laws_of(of_components)
 SHIPPED = components() | {  # so small that they matter in short sentences

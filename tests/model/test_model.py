@@ -17,8 +17,8 @@ from transformer_pl.model import (
     SinusoidalPosition,
     Transformer,
 )
+from transformer_pl.model.dry_run import small_model
 from transformer_pl.model.kernels import VECTOR
-from transformer_pl.model.small_model import small_model
 from transformer_pl.train.evaluate import attention_maps
 
 LAWS = laws_of(of_components)

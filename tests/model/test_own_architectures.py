@@ -149,7 +149,7 @@ def test_a_residual_is_told_its_place():
     ("key", "name", "told"),
     [
         ("residual", "Open", "final_norm"),
-        ("residual", "Wide", "sub-layer"),
+        ("residual", "Wide", "sublayer"),
         ("architecture", "Alone", "transformer_pl.model.Transformer"),
     ],
 )

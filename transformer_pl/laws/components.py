@@ -11,28 +11,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from transformer_pl.config import PAD, Component, Model, Site, Sizes, custom_components, sizes
 from transformer_pl.config.components import build, component_names, import_component
 from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found, laws_of, untested
 from transformer_pl.model import Mask, has_weights
 from transformer_pl.model.beam_search import CachedSteps
-from transformer_pl.model.dry_run import dry_run
-from transformer_pl.model.slots import Exempt
-from transformer_pl.model.small_model import (
+from transformer_pl.model.dry_run import (
     SEED,
     SENTENCES,
     SOURCE_LENGTH,
     SPECIAL_TOKENS,
     TARGET_LENGTH,
     Subject,
-    difference,
-    logits,
+    dry_run,
     move_zeros,
-    moved_on,
-    rebuilt,
     small_model,
 )
+from transformer_pl.model.slots import Exempt
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.trial import as_safetensors
 
@@ -103,6 +100,53 @@ def exempt(component: Component) -> dict[str, str]:
         rule = f"must give a reason for each law that it names, of {', '.join(laws)}"
         raise InputError(f"{component.path}.exempt = {reasons!r}: {rule}")
     return reasons
+
+
+def rebuilt(subject: Subject, seed: int = SEED, p_drop: float = 0.0) -> Subject:
+    """A new model with the weights and the sentences of this one. seed: for the random numbers of its construction."""
+    config = subject.config._replace(p_drop=p_drop)
+    torch.manual_seed(seed)
+    model = build(config.architecture, config)
+    model.load_state_dict(subject.model.state_dict())
+    return subject._replace(config=config, model=model)
+
+
+def logits(subject: Subject, source: Tensor | None = None, target: Tensor | None = None) -> Tensor:
+    """Logits (B, L, V) of a pass that leaves no trace. source, target: in place of the subject's.
+
+    Random numbers, such as those of stochastic depth, and buffers, such as a running statistic, are the same in every
+    call.
+    """
+    torch.manual_seed(SEED)
+    sentences = (subject.source if source is None else source, subject.target if target is None else target)
+    with torch.no_grad():
+        buffers = {name: buffer.clone() for name, buffer in subject.model.named_buffers()}
+        return functional_call(subject.model, buffers, sentences)
+
+
+def moved_on(subject: Subject) -> Tensor:
+    """Logits of a pass with new random numbers, which leaves its changes in the buffers."""
+    with torch.no_grad():
+        return subject.model(subject.source, subject.target)
+
+
+def difference(found: Tensor, expected: Tensor, limit: float, where: Tensor | None = None, position: int = 0) -> str:
+    """Where two tensors differ most, and by how much; empty if by no more than the limit.
+
+    found, expected: (sentences, positions, V), or (sentences, V) of one position.
+    limit: in units of the standard deviation of expected.
+    where: (sentences, positions), True where a difference counts.
+    position: what the first position is called in the text.
+    """
+    found, expected = (x.double() if x.dim() == 3 else x.double()[:, None] for x in (found, expected))
+    by_position = (found - expected).abs().amax(-1).nan_to_num(nan=torch.inf)  # (sentences, positions)
+    if where is not None:
+        by_position = by_position.masked_fill(~where, 0)
+    greatest = by_position.max().item() / max(expected.std().item(), 1e-12)
+    if greatest <= limit:
+        return ""
+    sentence, at = divmod(int(by_position.argmax()), by_position.shape[1])
+    return f"sentence {sentence}, position {position + at}, by {greatest:.2g} standard deviations"
 
 
 def with_another_token(ids: Tensor, t: int) -> Tensor:

@@ -10,8 +10,7 @@ from transformer_pl.config import BOS, EOS, Config, sizes
 from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found, laws_of
 from transformer_pl.model import Transformer
 from transformer_pl.model.beam_search import CachedSteps, beam_search
-from transformer_pl.model.dry_run import dry_run
-from transformer_pl.model.small_model import small_model
+from transformer_pl.model.dry_run import dry_run, small_model
 from transformer_pl.train.intervention import intervene
 
 TOKENS = 3  # that a model must decode

@@ -1,18 +1,52 @@
-"""The dry run: a small model with the given components runs before anything starts, so that mistakes show at once."""
+"""A small model that is built around components: it runs before anything starts, so that mistakes show at once."""
+
+from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from transformer_pl.config import Model, Sizes, custom_components
-from transformer_pl.config.components import before_options, component_names, import_component, named
+from transformer_pl.config import PAD, Model, Sizes, custom_components
+from transformer_pl.config.components import before_options, build, component_names, import_component, named
 from transformer_pl.model import Transformer
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
-from transformer_pl.model.small_model import small_model
 from transformer_pl.runtime.errors import InputError, described
 
 MODULE = (nn.Module, "torch.nn.Module")
+SPECIAL_TOKENS = 4  # ids below are special tokens
+SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
+SEED = 1
+
+
+class Subject(NamedTuple):
+    """A model to measure, and sentences for it."""
+
+    config: Sizes
+    model: Transformer
+    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
+    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
+
+
+def small_model(config: Sizes, seed: int = SEED) -> Subject:
+    """A model with these sizes and random sentences."""
+    torch.manual_seed(seed)
+    model = build(config.architecture, config)
+    move_zeros(model)
+    source, target = (
+        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
+        for length in (SOURCE_LENGTH, TARGET_LENGTH)
+    )
+    source[1, SOURCE_LENGTH - 6 :] = PAD
+    target[2, TARGET_LENGTH - 5 :] = PAD
+    return Subject(config, model, source, target)
+
+
+@torch.no_grad()
+def move_zeros(module: nn.Module) -> None:
+    """Replace the weights that are zero by random numbers."""
+    for parameter in module.parameters():
+        parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
 
 
 def dry_run(config: Sizes) -> str:
