@@ -77,7 +77,9 @@ def forget_edited(components: Iterable[Component]) -> bool:
     edited = False
     for path in {component.path for component in components if not is_core(component.path)}:
         code, digest = _code(path), _digest(path)
-        files = (getattr(spec.loader, "archive", spec.origin) for spec, _ in code.values())  # a zip file, or its own
+        files = [
+            str(getattr(spec.loader, "archive", spec.origin)) for spec, _ in code.values()
+        ]  # a zip file, or its own
         changed = max((os.stat(file).st_ctime for file in files), default=0.0)
         if _last_seen.get(path, digest) != digest or (path not in _last_seen and changed > STARTED):
             edited = True

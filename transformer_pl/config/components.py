@@ -339,7 +339,7 @@ def _parameters(component_class: Any, before: int) -> dict[str, inspect.Paramete
         path = f"{component_class.__module__}.{component_class.__qualname__}"
         must = "a torch.nn.Module" if before else "a class of Python"
         raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
-    function = component_class.__init__ if inspect.isclass(component_class) else component_class  # type: ignore[misc]
+    function = component_class.__init__ if inspect.isclass(component_class) else component_class
     module_names = getattr(inspect.unwrap(function), "__globals__", {})
     names = _Names(vars(builtins) | module_names)
     for name, parameter in parameters.items():
