@@ -254,6 +254,11 @@ def test_a_callback_that_ends_the_training_at_once_is_not_said_to_continue(check
     assert states(capsys.readouterr().out)["a_stopped_training_comes_to_the_same_end"] == "untested"
 
 
+def test_a_part_that_cannot_be_used_has_a_line(check, capsys):
+    assert check("stranger.Odd", "--slot", "ffn") == 2
+    assert re.search(r"^BROKEN +model\.ffn = stranger\.Odd", capsys.readouterr().out, re.M)
+
+
 def test_a_part_of_the_project_is_not_said_to_be_checked(check, capsys):
     assert check(KEYS["optim.loss"]) == 0
     printed = capsys.readouterr().out
@@ -280,7 +285,6 @@ def test_a_slot_of_the_model_has_two_names(check, capsys, slot):
         (["stranger.Loss", "men=true"], "did you mean mean"),
         (["stranger.Loss", "optim.wrmup=3"], "did you mean optim.warmup"),
         (["copying_task.Copying", "option=3"], "data.task.option"),
-        (["stranger.Odd", "--slot", "ffn"], "model.ffn = stranger.Odd"),
         (["stranger.Temperature", "2"], "2"),
         (["stranger.Temperature", "begin=2"], "begin = 2"),
         (["stranger.Excused", "model.h=3"], r"model\.h = 3"),

@@ -110,7 +110,7 @@ class Falls(Schedule):
         self.d_model = config.d_model
 
     def __call__(self, step):
-        return 1 - step / 50 - self.d_model / 320
+        return 1 - step / 50 - self.d_model / 100
 
 
 class NotANumber(Schedule):

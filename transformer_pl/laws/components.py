@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from transformer_pl.config import PAD, Component, Model, Site, Sizes, custom_components, sizes
@@ -58,16 +58,18 @@ def findings(model: Model, vocab_size: int) -> list[Found]:
     device = dry_run(config)
     config = (config if _differ(config) else config.with_layers(2))._replace(p_drop=0.0)
     gpus = [] if device == "cpu" else [torch.cuda.current_device()]
-    reasons = {name: (c.path, why) for c in custom_components(model).values() for name, why in exempt(c).items()}
+    reasons: dict[str, tuple[str, Finding | None]] = {
+        name: (c.path, Finding("exempt", why))
+        for c in custom_components(model).values()
+        for name, why in exempt(c).items()
+    }
     measured: list[Found] = []
     for name, law in laws_of(sys.modules[__name__]).items():
-        known = None
-        if name in reasons:
-            known = Finding("exempt", reasons[name][1])
-        elif measured and measured[0].is_broken:
+        of, known = reasons.get(name, (part, None))
+        if measured and measured[0].is_broken and not known:
             known = untested("the logits are not finite")
         with torch.random.fork_rng(gpus), torch.device(device):
-            measured += found(reasons[name][0] if name in reasons else part, {name: law}, small_model(config), known)
+            measured += found(of, {name: law}, small_model(config), known)
     return measured
 
 
@@ -76,17 +78,10 @@ def _differ(config: Sizes) -> bool:
     with torch.device("meta"):
         model = build(config.architecture, config)
     for stack in (model.encoder, model.decoder):
-        layers = [
-            [(type(m), {k: v for k, v in vars(m).items() if type(v) in PLAIN}) for m in x.modules()] for x in stack
-        ]
-        if any(layer not in layers[:2] for layer in layers):
+        plain = [[(type(m), [v for v in vars(m).values() if type(v) in PLAIN]) for m in one.modules()] for one in stack]
+        if any(layer not in plain[:2] for layer in plain):
             return True
     return False
-
-
-def _kind(module: nn.Module) -> tuple[type, dict[str, Any]]:
-    """The class of a module, and the plain values of its attributes."""
-    return type(module), {name: value for name, value in vars(module).items() if type(value) in PLAIN}
 
 
 def exempt(component: Component) -> dict[str, str]:

@@ -108,17 +108,14 @@ def its_gradient_reaches_every_weight(subject: Subject) -> Finding:
     found = subject.value(subject.batch)
     if not found.requires_grad:
         return broken("it has no gradient")
-    own = [*subject.loss.named_parameters()] if isinstance(subject.loss, nn.Module) else []
-    learned = [(name, weight) for name, weight in (*own, *subject.model.named_parameters()) if weight.requires_grad]
-    gradients = torch.autograd.grad(found, [weight for _, weight in learned], allow_unused=True)
-    reached = [gradient for gradient in gradients if gradient is not None]
-    if not all(gradient.isfinite().all() for gradient in reached):
+    own = [*subject.loss.parameters()] if isinstance(subject.loss, nn.Module) else []
+    own, model = ([w for w in weights if w.requires_grad] for weights in (own, [*subject.model.parameters()]))
+    gradients = torch.autograd.grad(found, [*own, *model], allow_unused=True)
+    if not all(gradient is None or gradient.isfinite().all() for gradient in gradients):
         return broken("some gradients are not finite")
-    own_count = sum(weight.requires_grad for _, weight in own)
-    unused = [name for (name, _), gradient in zip(learned[:own_count], gradients, strict=False) if gradient is None]
-    if not any(gradient is not None and gradient.any() for gradient in gradients[own_count:]):
-        unused = ["the model"]
-    return broken(f"{unused[0]} gets no gradient") if unused else HOLDS
+    if not any(gradient is not None and gradient.any() for gradient in gradients[len(own) :]):
+        return broken("no weight of the model gets a gradient")
+    return broken("some of its own weights get none") if any(g is None for g in gradients[: len(own)]) else HOLDS
 
 
 def it_leaves_out_padding(subject: Subject) -> Finding:

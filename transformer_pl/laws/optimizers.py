@@ -28,7 +28,7 @@ class Subject:
         shape, self.gradients = sizes(config.model, len(training.prepared.tokenizer)), 0
         self.optimizer, schedule = build_optimizer(config.optim, shape, model)
         rate = max(schedule.lr_lambdas[0](step) for step in range(min(STEPS, config.steps)))
-        weights = dict(model.named_parameters())
+        weights: dict[str, torch.Tensor] = dict(model.named_parameters())
 
         def closure() -> Any:
             self.gradients += 1

@@ -61,7 +61,8 @@ class SmallTraining:
         """A few sentences of the training set; of another part there are others."""
         split = self.prepared.split("train")
         batch = collate(split, np.arange(len(split.source))[part::BATCHES])
-        return Batch(*(side.to(self.device) for side in batch[:3]), batch.tokens)  # type: ignore[arg-type]
+        source, target_in, target_out = (side.to(self.device) for side in batch[:3])
+        return Batch(source, target_in, target_out, batch.tokens)
 
     def trial(self, name: str) -> Trial:
         """The trial of one of the trainings, such as `whole`."""
