@@ -111,7 +111,7 @@ def test_an_option_counts_for_those_classes_that_have_it():
     for optimizer, options in (("torch.optim.Adam", {}), ("ablations.muon.Muon", {"momentum": 0.91})):
         drawn = {"optim.optimizer": optimizer, "optim.optimizer.momentum": 0.91}
         assert search.config(drawn)[0].optim.optimizer.options == options
-        assert search.taken(drawn).keys() == {"optim.optimizer", *(f"optim.optimizer.{name}" for name in options)}
+        assert ("optim.optimizer.momentum" in search.taken(drawn)) == bool(options)
     assert search.config(search.base_draw)[0] == search.base
     with pytest.raises(InputError):  # no class has it
         search_of(space=OPTIMIZERS | {"optim.optimizer.momentom": {"min": 0.9, "max": 0.99}})

@@ -62,11 +62,13 @@ def write_json(path: Path, value: object) -> None:
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file. Raises an OSError, also for one that is too large, such as /dev/zero, which has no end."""
+    content = bytearray()
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
-    return content
+        while piece := file.read(1 << 16):  # which takes memory for all that it may read
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
+    return bytes(content)
 
 
 def read_text(path: Path) -> str:

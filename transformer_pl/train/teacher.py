@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -52,7 +52,8 @@ def build_loss(optim: Optim, config: Sizes, teachers: dict[str, Any]) -> Any:
     """The training loss. teachers: the models that its options name, by option (see `load_teachers`)."""
     loss = build(optim.loss.model_copy(update={"options": optim.loss.options | teachers}), config, optim)
     if isinstance(loss, nn.Module):
-        models = [teacher.model for teacher in _each(teachers)]
+        lists = [one if isinstance(one, list) else [one] for one in teachers.values()]
+        models = [teacher.model for teacher in chain.from_iterable(lists)]
         _set_apart(loss, {id(one) for model in models for one in chain(model.parameters(), model.buffers())})
     return loss
 
@@ -129,12 +130,6 @@ def _is_taught(declared: object) -> bool:
     """Whether a type is Teacher, or has it among its parts, such as `Teacher | None` and `list[Teacher]`."""
     is_teacher = inspect.isclass(declared) and issubclass(declared, Teacher)
     return is_teacher or any(map(_is_taught, get_args(declared)))
-
-
-def _each(teachers: dict[str, Any]) -> Iterator[Teacher]:
-    """The teachers of all options."""
-    for one in teachers.values():
-        yield from one if isinstance(one, list) else [one]
 
 
 def _find(option: str, name: object, runs: Path, data: str) -> FinishedTrial:
