@@ -22,7 +22,7 @@ from transformer_pl.config import Component, Config, custom_components, sizes
 from transformer_pl.config.components import before_options, component_names, is_core, own_parts
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.laws import schedules
-from transformer_pl.laws.law import Found, found, laws_of
+from transformer_pl.laws.law import FAILS, Found, found, laws_of
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import RANKS_OF, project_version
 from transformer_pl.runtime.errors import InputError
@@ -226,8 +226,10 @@ def _message(one: Found, config: Config) -> str:
     """The error for a broken law, with what usually breaks it and, for a component, the command that measures again."""
     cause = f"; usual cause: {one.cause}" if one.cause and one.state == "BROKEN" else ""
     if not one.part.startswith("model."):
-        where = "" if one.part.startswith("decode.") else f"{REHEARSAL} "
-        return f"{one.part}: must keep the law {one.law} ({one.sentence}), but {where}{one.how}{cause}"
+        where = "" if one.part.startswith("decode.") else f" ({REHEARSAL})"
+        is_rule = one.state == "FAILS" and not one.how.startswith(FAILS)  # the part's own error says what must be
+        law = "" if is_rule else f"must keep the law {one.law} ({one.sentence}), but "
+        return f"{one.part}: {law}{one.how}{where}{cause}"
     components = custom_components(config.model)
     slot, flat = next(iter(components)), config.flat()
     words = [f"{key}={flat[key]}" for key in flat if key.startswith("model.") and key.split(".")[1] in components]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from transformer_pl.runtime.errors import InputError, described
 
 CAUSE = "Usual cause:"
+FAILS = "it fails at"  # begins the finding where a part raises an error that is no InputError
 
 
 class Finding(NamedTuple):
@@ -88,6 +89,6 @@ def found(part: str, laws: Mapping[str, Law], subject: Any, known: Finding | Non
         except InputError as error:
             finding = Finding("FAILS", "; ".join(message.removeprefix(f"{part}: ") for message in error.messages))
         except Exception as error:
-            finding = Finding("FAILS", f"it fails at {described(error)}")
+            finding = Finding("FAILS", f"{FAILS} {described(error)}")
         findings.append(Found(part, name, sentence(law), usual_cause(law), *finding))
     return findings

@@ -37,7 +37,8 @@ class Subject:
         if isinstance(self.loss, nn.Module):
             self.loss.to(training.device)
         self.passes, self.differ = 0, True  # in the batch; whether they are different functions
-        for model in (self.model, *(teacher.model for teacher in teachers.values())):
+        several = [one if isinstance(one, list) else [one] for one in teachers.values()]
+        for model in (self.model, *(teacher.model for some in several for teacher in some)):
             self._number(model)
 
     def _number(self, model: nn.Module) -> None:
