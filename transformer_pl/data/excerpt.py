@@ -27,8 +27,8 @@ def write_excerpt(data: Data, runs: Path, folder: Path) -> tuple[Tokenizer, list
     if prepared.is_counted():
         tokenizer, model = prepared.tokenizer, (prepared.folder / "tokenizer.model").read_bytes()
     else:  # a vocabulary that so few sentences allow
-        characters = set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs["train"])))
-        enough = min(data.vocab_size, FIXED + len(characters) + MERGES)
+        least = FIXED + len(set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs["train"]))))
+        enough = max(least, min(data.vocab_size, least + MERGES))
         tokenizer, model = learn_tokenizer(data.model_copy(update={"vocab_size": enough}), lambda: pairs["train"])
     (folder / "data").mkdir()
     data = data.model_copy(update={"vocab_size": len(tokenizer)} | ALL_PAIRS)
