@@ -9,6 +9,7 @@ kept in `runs/checks`.
 import importlib
 import importlib.metadata
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -197,8 +198,11 @@ def _in_child(what: str, module: str, function: str, *arguments: Any) -> Any:
         raise InputError(*named) from None
 
 
-def _call(module: str, function: str, *arguments: Any) -> Any:  # the modules import torch
-    return getattr(importlib.import_module(f"transformer_pl.laws.{module}"), function)(*arguments)
+def _call(module: str, function: str, *arguments: Any) -> Any:
+    loaded = importlib.import_module(f"transformer_pl.laws.{module}")
+    if parent_process():
+        sys.modules["torch"].set_num_threads(1)  # as many are checked at once as there are cores
+    return getattr(loaded, function)(*arguments)
 
 
 def _each_time(config: Config, runs: Path | None) -> Checks:
