@@ -480,6 +480,14 @@ class StopsAt(Callback):
         trainer.should_stop = trainer.global_step >= self.step
 
 
+class Replaces(Callback):
+    # puts a schedule of its own in the place of the row's
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if batch_idx == 3:
+            own = torch.optim.lr_scheduler.ConstantLR(trainer.optimizers[0], 1.0)
+            trainer.lr_scheduler_configs[0].scheduler = own
+
+
 class Leaves(Callback):
     # a process that goes on, and output
     def on_train_start(self, trainer, module):
@@ -588,8 +596,9 @@ BROKEN = [
     ),
     (
         {"trainer.callbacks": f"{{{LIGHTNING}.GradientAccumulationScheduler: {{scheduling: {{0: 2}}}}}}"},
-        "it_leaves_the_trainer_as_it_is",
+        "it_is_trained_and_scored",
     ),
+    ({"trainer.callbacks": "stranger.Replaces"}, "it_leaves_the_trainer_as_it_is"),
     ({"trainer.callbacks": f"{{{LIGHTNING}.EarlyStopping: {{monitor: val/bleu}}}}"}, "it_is_trained_and_scored"),
     ({"trainer.callbacks": "{stranger.StopsAt: {step: 10, in_identity: false}}"}, "it_is_trained_and_scored"),
     ({"trainer.callbacks": "{stranger.Remembers: {in_identity: false}}"}, "what_only_watches_changes_nothing"),

@@ -253,7 +253,7 @@ def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
 
 
 def test_a_trial_that_is_trained_again_has_no_result_until_that_has_ended(tmp_path):
-    runs, options = tmp_path / "runs", {"fails_once": str(tmp_path / "failed"), "of": 4, "in_identity": False}
+    runs, options = tmp_path / "runs", {"fails_once": str(tmp_path / "failed"), "step": 99, "in_identity": False}
     fails = {"stopping_callback.StopAt": options}
     assert train(runs, {})[0] == 0
     code, trial = train(runs, {"trainer.callbacks": json.dumps(fails)}, "--rerun")
