@@ -172,14 +172,14 @@ def verdict_meaning(margin: float) -> str:
 
 
 def unmeasured(row: RowResults) -> str:
-    """What stands in the place of a number that was not measured: `diverged`, `failed` or `-` (not finished)."""
-    return next((state for state in ("diverged", "failed") if state in row.states), "-")
+    """What stands in the place of a number that was not measured: `diverged`, `failed`, `refused`, or `-` (none)."""
+    return next((state for state in ("diverged", "failed", "refused") if state in row.states), "-")
 
 
 def seed_counts(row: TableRow) -> str:
     """How many seeds are finished (`3`; `2/3` if one of three is not), failed or diverged: `2/3, 1 diverged`."""
     done, planned, states = len(row.results.done), len(row.results.results), row.results.states
-    ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := states.count(state))]
+    ended = [f"{count} {state}" for state in ("failed", "diverged", "refused") if (count := states.count(state))]
     return ", ".join([f"{done}" if done == planned else f"{done}/{planned}", *ended])
 
 

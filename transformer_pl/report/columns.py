@@ -257,7 +257,7 @@ def _values(row: TableRow, keys: list[str], metrics: list[str], paper: Published
     results, published, score = row.results, row.published, row.results.measure.name
     record: dict[str, Any] = {"name": results.name, "row": row.label} | {key: row.settings.get(key) for key in keys}
     record |= {"seeds": len(results.results), "done": len(results.done)}
-    record |= {state: results.states.count(state) for state in ("failed", "diverged")}
+    record |= {state: results.states.count(state) for state in ("failed", "diverged", "refused")}
     record |= {"params": results.params, "flops": results.flops, "exempt": results.exempt or None}
     record |= {"scored_step": results.scored_step}
     for metric in metrics:

@@ -289,6 +289,7 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
         sentences.append(
             f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished."
         )
+    sentences += [f"{row.shown_name} was refused: {row.refused}." for row in results if row.refused]
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
     if untested:
         sentences.append(

@@ -41,6 +41,7 @@ class RowResults(NamedTuple):
     split: str = "val"  # the set that is reported
     title: str = ""  # the user's own name for it; empty: none
     text: Any = None  # identifies the text of this set; None: the keys of the dataset do
+    refused: str = ""  # why it was not trained, with --skip-broken
 
     @property
     def dataset(self) -> Any:
@@ -189,7 +190,8 @@ def read_row(config: Config, trials: Sequence[Trial], name: str = "", split: str
     endings = [convergence.trial_convergence(trial) for trial in trials]
     machines = [trial.machine() for trial, done in zip(trials, results, strict=True) if done]
     states, text = [trial.state() for trial in trials], _text_of(config, trials, split)
-    return RowResults(config, results, states, sentences, endings, machines, name, split, text=text)
+    why = next((trial.status().get("why", "") for trial in trials if "refused" in states), "")
+    return RowResults(config, results, states, sentences, endings, machines, name, split, text=text, refused=why)
 
 
 def _text_of(config: Config, trials: Sequence[Trial], split: str) -> Any:
