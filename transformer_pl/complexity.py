@@ -14,17 +14,11 @@ from pathlib import Path
 from transformer_pl.config import Config, Site, sizes
 from transformer_pl.config.components import build
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.options import SCALES, RowOptions, sweep_file, which_trials
+from transformer_pl.plan.options import SCALES, RowOptions, file_option, sweep_file, which_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.command_line import (
-    CommandParser,
-    add_options,
-    option,
-    options_of,
-    run_command,
-)
+from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
@@ -40,14 +34,7 @@ class ComplexityOptions(RowOptions):
     """Whose layers are measured, and at which lengths."""
 
     scale: str = which_trials(f"{SCALES} ({SCALE})", default=SCALE, metavar="S")
-    file: Path = option(
-        "a sweep file, or the name of one that ships (layers)",
-        default=partial(sweep_file, "layers"),
-        metavar="FILE",
-        positional=True,
-        nargs="?",
-        type=sweep_file,
-    )
+    file: Path = file_option("a sweep file, or the name of one that ships (layers)", partial(sweep_file, "layers"))
     n: tuple[int, ...] = option(
         "lengths in tokens (powers of two from 32 to 4096)", default=LENGTHS, metavar="32,64", group="what is measured"
     )

@@ -10,10 +10,10 @@ import builtins
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path, PurePath
-from typing import Annotated, Any, TypeVar, get_type_hints
+from pathlib import PurePath
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -236,27 +236,27 @@ def _defaults(component: Component, before: int, given: Mapping[str, Any]) -> di
     return defaults | _offered(accepted, given)
 
 
-def declared_types(component: Component, before: int) -> dict[str, Any]:
-    """The declared types of the options that a component takes, by name."""
-    accepted = _accepted(import_component(component.path), before)
-    return {name: parameter.annotation for name, parameter in accepted.items()}
+def options_of_class(component: Component, before: int, inherited: bool = False) -> dict[str, inspect.Parameter]:
+    """The options that a component takes, by name, with their declared types.
 
-
-def inherited_options(component: Component, before: int) -> dict[str, inspect.Parameter]:
-    """The options that a component takes, by name, and those of the classes from which it is derived."""
+    inherited: also those of the classes from which it is derived.
+    """
     own, *parents = import_component(component.path).__mro__
     options: dict[str, inspect.Parameter] = {}
-    for parent in reversed(parents):
+    for parent in reversed(parents) if inherited else ():
         with suppress(InputError):
             options |= _accepted(parent, before)
     return options | _accepted(own, before)
 
 
-def has_option(slot: str, path: str, option: str) -> bool:
-    """Whether the class at a path takes an option; True where it cannot be imported, which its own check reports."""
-    with suppress(InputError):
-        return option in _accepted(import_component(path), before_options(slot))
-    return True
+def with_components(config: Config, change: Callable[[str, Component], Component]) -> Config:
+    """The config with what `change` makes of each key and its component, and of each callback."""
+    for key, component in custom_components_by_key(config).items():
+        section, _, slot = key.partition(".")
+        changed = {slot: change(key, component)}
+        config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
+    callbacks = tuple(change("trainer.callbacks", callback) for callback in config.trainer.callbacks)
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})
 
 
 def without_defaults(config: Config) -> Config:
@@ -264,26 +264,19 @@ def without_defaults(config: Config) -> Config:
 
     Its components must have passed `check_components`.
     """
-    for key, component in custom_components_by_key(config).items():
-        section, _, slot = key.partition(".")
-        changed = {slot: _without_defaults(component, before_options(key), _given(config, key))}
-        config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
-    callbacks = tuple(_without_defaults(callback, 0, {}) for callback in config.trainer.callbacks)
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})
 
+    def change(key: str, component: Component) -> Component:
+        if not component.options:
+            return component
+        before = before_options(key)
+        defaults = _defaults(component, before, _given(config, key))
+        typed = _options(component, import_component(component.path), before)
+        # Compared as text, because True equals 1.
+        changed = {name for name, value in typed.items() if name not in defaults or repr(value) != repr(defaults[name])}
+        options = {name: value for name, value in component.options.items() if name in changed}
+        return component.model_copy(update={"options": options})
 
-AnyComponent = TypeVar("AnyComponent", bound=Component)
-
-
-def _without_defaults(component: AnyComponent, before: int, given: Mapping[str, Any]) -> AnyComponent:
-    if not component.options:
-        return component
-    defaults = _defaults(component, before, given)
-    typed = _options(component, import_component(component.path), before)
-    # Compared as text, because True equals 1.
-    changed = {name for name, value in typed.items() if name not in defaults or repr(value) != repr(defaults[name])}
-    options = {name: value for name, value in component.options.items() if name in changed}
-    return component.model_copy(update={"options": options})
+    return with_components(config, change)
 
 
 def _typed(value: object, parameter: inspect.Parameter) -> object:
@@ -292,7 +285,7 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
     The value stays as it is if there is no type, or if pydantic does not know the type.
     """
     declared, default = parameter.annotation, parameter.default
-    if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple):
+    if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple | PurePath):
         declared = int | float if isinstance(default, int | float) and not isinstance(default, bool) else type(default)
     if declared is parameter.empty or (value is None and (default is None or parameter.annotation is parameter.empty)):
         return value
@@ -343,13 +336,10 @@ def _parameters(component_class: Any, before: int) -> dict[str, inspect.Paramete
     module_names = getattr(inspect.unwrap(function), "__globals__", {})
     names = _Names(vars(builtins) | module_names)
     for name, parameter in parameters.items():
-        declared = _type_of(parameter.default)
-        if parameter.annotation is not parameter.empty:
-            declared = parameter.annotation
-            with suppress(Exception):  # a text that is no type
-                holder = type("", (), {"__annotations__": {name: declared}})
-                declared = get_type_hints(holder, module_names, names, include_extras=True)[name]
-        parameters[name] = parameter.replace(annotation=declared)
+        with suppress(Exception):  # a text that is no type
+            holder = type("", (), {"__annotations__": {name: parameter.annotation}})
+            declared = get_type_hints(holder, module_names, names, include_extras=True)[name]
+            parameters[name] = parameter.replace(annotation=declared)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [name for name, p in parameters.items() if p.kind in positional][:before]  # fewer where *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -361,24 +351,13 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         """One of Python's own, such as Path; any other is a class of which nothing is known."""
+        found: dict[str, Any] = {}
         for node in ast.walk(ast.parse(inspect.getsource(sys.modules[self["__name__"]]))):
             for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-                module = getattr(node, "module", alias.name if alias.asname else name) or ""
-                bound = alias.asname or alias.name.partition(".")[0]
-                if name == bound and module.partition(".")[0] in sys.stdlib_module_names:
-                    found = importlib.import_module(module)
-                    return getattr(found, alias.name) if isinstance(node, ast.ImportFrom) else found
-        return type(name, (), {})
-
-
-def _type_of(default: object) -> Any:
-    """The type of an option without a declared one whose default is a path, or holds paths alone."""
-    kinds: dict[type, Any] = {list: list[Path] | None, tuple: tuple[Path, ...] | None, dict: dict[str, Path] | None}
-    values: Any = default.values() if isinstance(default, dict) else default
-    parts = list(values) if type(default) in kinds else [default]
-    if not parts or not all(isinstance(part, PurePath) for part in parts):
-        return inspect.Parameter.empty
-    return kinds.get(type(default), Path | None)
+                top = (getattr(node, "module", alias.name) or "").partition(".")[0]
+                if name == (alias.asname or alias.name.partition(".")[0]) and top in sys.stdlib_module_names:
+                    exec(ast.unparse(node), found)
+        return found.get(name, type(name, (), {}))
 
 
 def named(slot: str, component: type) -> str:

@@ -6,88 +6,94 @@ default counts, too, as the class reads its file; so does the default of a class
 
 import hashlib
 import inspect
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, reduce
+from functools import cache, partial
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from transformer_pl.config import Component, Config, custom_components_by_key
-from transformer_pl.config.components import before_options, inherited_options, is_core
+from transformer_pl.config import Component
+from transformer_pl.config.components import is_core, options_of_class
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import reading
 
 ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 SEVERAL = (list, tuple, set, frozenset, Iterator)
-Use = Callable[[Path], Any]  # what stands in the place of a path; None: nothing does
 
 
 def file_contents(component: Component, before: int) -> dict[str, Any]:
-    """By option, its value with {"content": SHA-256} in the place of each path, for the options that have one.
+    """By option, its value with {"content": SHA-256} in the place of each path, for the options that name files.
 
-    A path that does not exist stays as it is written. Of a default nothing counts but the files that exist.
+    A path that does not exist stays as it is written.
 
     before: how many arguments the constructor has before its options. Raises an InputError for a file that cannot be
     read, and for a value that is no path where its type says path.
     """
-    return _values(component, before, lambda path: {"content": _digest(path, _state(path))} if path.exists() else None)
+    contents: dict[str, Any] = {}
+    for name, value in _values(component, before).items():
+        found: list[Path] = []
+        replaced = _mapped(value, partial(_content, found))
+        if found:
+            contents[name] = replaced
+    return contents
 
 
 def missing_files(component: Component, before: int) -> list[Path]:
     """The paths of a component where nothing lies."""
-    found: list[Path] = []
-    _values(component, before, found.append)
-    return [path for path in found if not path.exists()]
+    parts: list[Any] = []
+    _mapped(_values(component, before), parts.append)
+    return [Path(part) for part in parts if isinstance(part, os.PathLike) and not Path(part).expanduser().exists()]
 
 
-def option_contents(config: Config) -> dict[str, Any]:
-    """By key, such as `model.position.file`, the `file_contents` of a config's components."""
-    return {
-        f"{key}.{name}": value
-        for key, component in custom_components_by_key(config).items()
-        for name, value in file_contents(component, before_options(key)).items()
-    }
+def content_digest(path: Path) -> str:
+    """The SHA-256 of a file, or of the files of a folder. A process reads it once, unless its files change."""
+    return _digest(path, tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in _files(path)))
 
 
-def _values(component: Component, before: int, use: Use) -> dict[str, Any]:
+def _values(component: Component, before: int) -> dict[str, Any]:
+    """By option, the values that may name files: those given, and defaults. Path stands for text that its type says."""
     values: dict[str, Any] = {}
     options: dict[str, inspect.Parameter] = {}
     if not is_core(component.path):
         with suppress(Exception):  # of a class that cannot be imported, which `check_components` reports
-            options = inherited_options(component, before)
+            options = options_of_class(component, before, inherited=True)
     for name, option in options.items():
-        is_given, says_path = name in component.options, _says_path(option.annotation)
-        value = component.options[name] if is_given else option.default
+        value, parts = component.options.get(name, option.default), list[Any]()
+        _mapped(option.default, parts.append)
+        says_path = _says_path(option.annotation)
         if says_path and value not in (None, "", option.empty):
             try:
-                value = TypeAdapter(_without_text(option.annotation), config=ANY_CLASS).validate_python(value)
+                value = TypeAdapter(option.annotation, config=ANY_CLASS).validate_python(value)
             except ValidationError:
-                if not is_given:  # else `check_components` reports it
+                if name not in component.options:  # else `check_components` reports it
                     place = f"{component.path}: option {name} = {shown(value)}"
                     raise InputError(f"{place}: must be a path by default, as its type says; give it one") from None
-        value = _used(value, use, is_given)
-        if value is not None and (says_path or not is_given):
+        if says_path or any(isinstance(part, os.PathLike) for part in parts):
             values[name] = value
     return values
 
 
-def _used(value: Any, use: Use, is_given: bool) -> Any:
-    """A value with something in the place of its paths; None for a default without a path for which there is that."""
-    if isinstance(value, os.PathLike):
-        path = Path(value)
-        with reading(path, "fix it or its permissions"):
-            return use(path.expanduser()) or (str(path) if is_given else None)
+def _content(found: list[Path], part: Any) -> Any:
+    """What stands in the place of a part of an option's value. found: gets the path that it is, if it exists."""
+    if not part or not isinstance(part, os.PathLike | str):
+        return part
+    path = Path(part).expanduser()
+    with reading(path, "fix it or its permissions"):
+        if not path.exists():
+            return str(part)
+        found.append(path)
+        return {"content": content_digest(path)}
+
+
+def _mapped(value: Any, use: Callable[[Any], Any]) -> Any:
+    """A value with what `use` returns in the place of each part of it. A text that is a key stays as it is."""
     if isinstance(value, Mapping):
         value = sorted(value.items(), key=str)
-    if isinstance(value, SEVERAL):
-        values = [_used(part, use, is_given) for part in value]
-        return values if is_given or any(values) else None
-    return value if is_given else None
+        return [[key if isinstance(key, str) else use(key), _mapped(part, use)] for key, part in value]
+    return [_mapped(part, use) for part in value] if isinstance(value, SEVERAL) else use(value)
 
 
 def _says_path(kind: Any) -> bool:
@@ -96,37 +102,24 @@ def _says_path(kind: Any) -> bool:
     return any(map(_says_path, get_args(kind))) or (inspect.isclass(plain) and issubclass(plain, os.PathLike))
 
 
-def _without_text(kind: Any) -> Any:
-    """A type in which a text that may be a path is one: Path in the place of `str | Path`."""
-    parts = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        others = [part for part in parts if part not in (str, Any)]
-        return reduce(operator.or_, map(_without_text, others if any(map(_says_path, parts)) else parts))
-    return get_origin(kind)[tuple(map(_without_text, parts))] if _says_path(kind) and parts else kind
-
-
 def _files(path: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
     """A file, or the files of a folder in the order of their names, but no folder that a link puts into itself."""
-    if not path.is_dir():
+    if path.is_dir():
+        if (folder := path.resolve()) not in above:
+            for child in sorted(path.iterdir()):
+                yield from _files(child, above | {folder})
+    elif path.is_file():
         yield path
-    elif (folder := path.resolve()) not in above:
-        for child in sorted(path.iterdir()):
-            yield from _files(child, above | {folder})
+    elif path.exists():  # unlike the target of a link
+        raise InputError(f"{path}: must be a file or a folder, whose content counts; give another path")
 
 
-def _state(path: Path) -> tuple[Any, ...]:
-    """What changes with the content of a file or folder: the size and time of each file."""
-    return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in _files(path) if file.exists())
-
-
-@cache  # a process reads large files once, unless their state changes
-def _digest(path: Path, state: tuple[Any, ...]) -> str:
+@cache
+def _digest(path: Path, state: tuple[tuple[Path, int, int], ...]) -> str:
+    """state: what changes with the content: each file, its size and time."""
     digest = hashlib.sha256()
-    for file in _files(path):
-        if file.exists() and not file.is_file():
-            raise InputError(f"{file}: must be a file or a folder, whose content counts; give another path")
+    for file, *_ in state:
         digest.update(f"{file.relative_to(path)}:".encode() if path.is_dir() else b"")
-        if file.exists():  # unlike the target of a link
-            with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
     return digest.hexdigest()

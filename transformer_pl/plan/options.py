@@ -29,7 +29,19 @@ PACKAGE = Path(__file__).parents[1]
 SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))
 
 
+def sweep_file(word: str) -> Path:
+    """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
+    path = Path(word)
+    if path.suffix or len(path.parts) != 1 or os.path.isfile(path):
+        return path
+    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml")) if "." not in file.stem}  # no .rows.yaml
+    if word not in shipped:
+        raise must_be(word, f"be a sweep file, or the name of one that ships{suggestion(word, shipped)}")
+    return shipped[word]
+
+
 which_trials = partial(option, group=TRIALS)
+file_option = partial(option, metavar="FILE", positional=True, type=sweep_file, nargs="?")
 
 
 def _pairs(words: Sequence[str]) -> Mapping[str, Any]:
@@ -89,17 +101,6 @@ class TableOptions(RowOptions):
 
 
 ONLINE_RUNS = "wandb:/"  # the beginning of wandb://ENTITY/PROJECT/GROUP as a Path, which joins the slashes
-
-
-def sweep_file(word: str) -> Path:
-    """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
-    path = Path(word)
-    if path.suffix or len(path.parts) != 1 or os.path.isfile(path):
-        return path
-    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml")) if "." not in file.stem}  # no .rows.yaml
-    if word not in shipped:
-        raise must_be(word, f"be a sweep file, or the name of one that ships{suggestion(word, shipped)}")
-    return shipped[word]
 
 
 def sweep_folder(sweep: Any, options: TableOptions) -> Path:

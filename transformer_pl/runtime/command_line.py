@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import Field, field, fields
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -138,18 +138,16 @@ def must_be(word: str, constraint: str) -> argparse.ArgumentTypeError:
 # Options, stated once
 
 
-def option(help: str, default: Any = None, metavar: Any = None, group: str = "", **more: Any) -> Any:
+def option(help: str, default: Any = None, group: str = "", **more: Any) -> Any:
     """A field of a dataclass that is an option of a command. Its type says how its value is read, unless `type` does.
 
-    help: a sentence, with the default in parentheses. default: MISSING where a value is required. metavar: what stands
-    for the value in the help. group: the heading of the help under which it stands. more: what else argparse's
-    add_argument takes; `positional=True` for a word without a name; `convert`, what makes the value of the words of
-    an option that takes several.
+    help: a sentence, with the default in parentheses. default: a value, or a function that makes it; MISSING where one
+    is required. group: the heading of the help under which it stands. more: what else argparse's add_argument takes;
+    `positional=True` for a word without a name; `convert`, what makes the value of the words of an option that takes
+    several.
     """
-    about = {"help": help, "metavar": metavar, "group": group, **more}
-    if callable(default) and default is not MISSING:
-        return field(default_factory=default, metadata=about)
-    return field(default=default, metadata=about)
+    kind = "default_factory" if callable(default) else "default"
+    return field(**{kind: default}, metadata={"help": help, "group": group, **more})
 
 
 def runs_option(group: str = "") -> Any:
@@ -159,45 +157,40 @@ def runs_option(group: str = "") -> Any:
 
 
 def add_options(parser: CommandParser, kind: type) -> None:
-    """Add the options of a dataclass to a parser, by groups."""
-    types, groups = get_type_hints(kind), dict[str, Any]()
-    for stated in filter(_is_option, fields(kind)):
-        about = dict(stated.metadata)
+    """Add the options of a dataclass to a parser, by groups. Their defaults stay there."""
+    types, groups = get_type_hints(kind), dict[str, Any]({"": parser})
+    for stated in _options(kind):
+        how = {} if "nargs" in stated.metadata else _by_type(types[stated.name])
+        about = {"default": None, **how, **stated.metadata}
         title, is_positional = about.pop("group"), about.pop("positional", False)
         about.pop("convert", None)
-        name = stated.name if is_positional else _flag(stated)
-        if title and title not in groups:
+        if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        how = {} if "nargs" in about else _by_type(types[stated.name])
-        about = {"default": None} | how | about  # the dataclass has the defaults
-        if about["metavar"] is None:
-            del about["metavar"]
-        groups.get(title, parser).add_argument(name, **about)
+        groups[title].add_argument(stated.name if is_positional else _flag(stated), **about)
 
 
 def options_of(kind: type[Options], given: Mapping[str, Any]) -> Options:
     """The options of a dataclass from what a parser has read. Raises an InputError."""
-    convert = {stated.name: stated.metadata.get("convert") for stated in fields(kind)}  # type: ignore[arg-type]
+    convert = {stated.name: stated.metadata.get("convert", lambda value: value) for stated in fields(kind)}  # type: ignore[arg-type]
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    values = {name: value for name, value in values.items() if value is not None}
-    return kind(**{name: made(values[name]) if (made := convert[name]) else values[name] for name in values})
+    return kind(**{name: convert[name](value) for name, value in values.items() if value is not None})
 
 
 def words_of(options: Any) -> list[str]:
     """The command line that gives these options."""
-    positional, words = list[str](), list[str]()
-    for stated in filter(_is_option, fields(options)):
+    words: list[str] = []
+    for stated in _options(options):
         value, flag = getattr(options, stated.name), _flag(stated)
         if stated.metadata.get("positional"):
-            positional.append(str(value))
+            words.insert(0, str(value))
         elif isinstance(value, bool) and value != stated.default:
             words.append(flag if value else f"--no-{flag[2:]}")
         elif isinstance(value, Mapping) and value:
             words += [flag, *(f"{key}={setting}" for key, setting in value.items())]
         elif value != stated.default and not isinstance(value, Mapping):
-            several = value if isinstance(value, tuple) else (value,)
-            words += [flag, *(map(str, several) if "nargs" in stated.metadata else [",".join(map(str, several))])]
-    return positional + words
+            several = [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
+            words += [flag, *(several if "nargs" in stated.metadata else [",".join(several)])]
+    return words
 
 
 def refuse_options(options: object, flags: Sequence[str], why: str) -> None:
@@ -207,8 +200,9 @@ def refuse_options(options: object, flags: Sequence[str], why: str) -> None:
             raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")
 
 
-def _is_option(stated: Field) -> bool:
-    return "help" in stated.metadata
+def _options(kind: Any) -> list[Field]:
+    """The fields of a dataclass that are options."""
+    return [stated for stated in fields(kind) if stated.metadata]
 
 
 def _flag(stated: Field) -> str:

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, NoReturn, TypeVar
 
 from transformer_pl.runtime.command_line import run_command
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import stop_after
 
-ANSWER = f"import sys; sys.path[:] = sys.argv[3:]; from {__name__} import answer; answer(*map(int, sys.argv[1:3]))"
+ANSWER = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import answer; answer(int(sys.argv[1]))"
 
 Result = TypeVar("Result")
 
@@ -26,22 +24,20 @@ def fresh(function: Callable[..., Result], *arguments: Any) -> Result:
     if it fails otherwise or if a signal has stopped it. An interruption of this process also stops the function, and
     waits until it has saved its work. If this process ends, however that ends, the function is stopped, too.
     """
-    here, there = Pipe()
     with tempfile.TemporaryFile() as answered:  # a pipe would be full, while this process waits for what is printed
-        descriptors = (there.fileno(), answered.fileno())
         with subprocess.Popen(
-            [sys.executable, "-c", ANSWER, *map(str, descriptors), *sys.path],
+            [sys.executable, "-c", ANSWER, str(answered.fileno()), *sys.path],
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=descriptors,
+            pass_fds=[answered.fileno()],
             start_new_session=True,  # Ctrl-C comes to this process alone, and reaches the function once
         ) as process:
-            assert process.stdout
+            assert process.stdin and process.stdout
             try:
-                there.close()
-                here.send((function, arguments))
+                pickle.dump((function, arguments), process.stdin)
+                process.stdin.flush()
                 for line in process.stdout:
                     print(line.decode(errors="replace"), end="", flush=True)
             except BaseException:
@@ -51,35 +47,34 @@ def fresh(function: Callable[..., Result], *arguments: Any) -> Result:
         if code := process.returncode:
             raise RuntimeError(f"{function.__name__} has ended with exit code {code}: its last lines say why")
         answered.seek(0)
-        result, messages = pickle.load(answered)
-    if messages:
-        raise InputError(*messages)
+        result = pickle.load(answered)
+    if isinstance(result, InputError):
+        raise result
     return result
 
 
-def answer(call: int, answered: int) -> NoReturn:
-    """What the new interpreter does: it calls the function, and writes its result, or the messages of its InputError.
+def answer(answered: int) -> NoReturn:
+    """What the new interpreter does: it calls the function, and writes its result or its InputError.
 
-    call: the descriptor of a pipe with the function and its arguments, which the caller keeps open.
+    Its standard input holds the function and its arguments, and is open as long as the caller lives.
+
     answered: the descriptor of the file that the answer is written to.
     """
-    caller = Connection(call)
 
     def wait() -> None:
-        caller.poll(None)  # until the caller has ended; then nobody reads what is printed
+        sys.stdin.read()  # until the caller has ended; then nobody reads what is printed
         for output in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
 
     def called(_: list[str]) -> int:
-        function, arguments = caller.recv()
+        function, arguments = pickle.load(sys.stdin.buffer)
         stop_after(wait)
-        result, messages = None, tuple[str, ...]()
         try:
             result = function(*arguments)
         except InputError as error:
-            messages = error.messages
+            result = error
         with open(answered, "wb") as file:
-            pickle.dump((result, messages), file)
+            pickle.dump(result, file)
         return 0
 
     run_command(called)

@@ -11,8 +11,8 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import COMPONENTS, PLUGINS, Config, is_known_key, nominal_sizes, unknown_key
-from transformer_pl.config.components import has_option, option_value
+from transformer_pl.config import COMPONENTS, PLUGINS, Component, Config, is_known_key, nominal_sizes, unknown_key
+from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
@@ -124,12 +124,12 @@ class Search(BaseModel):
         slot, _, option = key.rpartition(".")
         if slot not in COMPONENTS or slot not in self.space:
             return True
-        has = {path: has_option(slot, path, option) for path in _choices_or_ends(self.space[slot])}
-        return has.get(values.get(slot, self._scale_config.flat()[slot]), True) or not any(has.values())
-
-    @cached_property
-    def _scale_config(self) -> Config:
-        return resolve([scale_level(self.scale)])
+        has: dict[str, bool] = {}
+        for path in _choices_or_ends(self.space[slot]):
+            with suppress(InputError):  # a class that cannot be imported, which its own check reports
+                has[path] = option in options_of_class(Component(path=path), before_options(slot))
+        path = values.get(slot, resolve([scale_level(self.scale)]).flat()[slot])
+        return has.get(path, True) or not any(has.values())
 
     def _levels(self, drawn: Mapping[str, Any]) -> list[Level]:
         """The scale, the keys of a trial, and the seed."""

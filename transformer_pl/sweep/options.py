@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from transformer_pl.plan.options import TableOptions, sweep_file
+from transformer_pl.plan.options import TableOptions, file_option
 from transformer_pl.runtime.command_line import (
     DEFAULT_RUNS,
     CommandParser,
@@ -42,14 +42,7 @@ def _count_or_auto(word: str) -> int | None:
 class SweepOptions(TableOptions):
     """What the command is to do with a sweep file, and on which machines."""
 
-    file: Path = option(
-        "a sweep file, or the name of a shipped one, such as table3_A",
-        default=MISSING,
-        metavar="FILE",
-        positional=True,
-        type=sweep_file,
-        nargs="?",
-    )
+    file: Path = file_option("a sweep file, or the name of a shipped one, such as table3_A", MISSING)
     plan: bool = how_they_run("print rows, sizes, cost and time, and start nothing", default=False)
     parallel: int | None = how_they_run(
         "trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers",

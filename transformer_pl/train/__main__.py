@@ -13,24 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config.help import help_text
-from transformer_pl.config.levels import (
-    DEFAULT_SCALE,
-    Level,
-    parse_variant,
-    read_pairs,
-    resolve,
-    scale_level,
-)
+from transformer_pl.config.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level
 from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.options import SCALES
-from transformer_pl.runtime.command_line import (
-    CommandParser,
-    add_options,
-    option,
-    options_of,
-    run_command,
-    runs_option,
-)
+from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command, runs_option
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import Component, Config, Optim, Sizes, sizes
-from transformer_pl.config.components import before_options, build, declared_types
+from transformer_pl.config.components import before_options, build, options_of_class
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.model import Transformer
@@ -115,10 +115,10 @@ def check_teachers(configs: Iterable[Config], runs: Path) -> None:
 
 def _replaced(loss: Component, replace: Callable[[str, object], Any]) -> dict[str, Any]:
     """The options of a loss that are declared as teachers, with what `replace` makes of each id."""
-    declared = declared_types(loss, before_options(KEY)) if loss.options else {}
+    declared = options_of_class(loss, before_options(KEY)) if loss.options else {}
     replaced: dict[str, Any] = {}
     for option, value in loss.options.items():
-        if value is not None and _is_taught(declared.get(option)):
+        if value is not None and option in declared and _is_taught(declared[option].annotation):
             several = str(value).startswith(("[", "("))  # also in one text, such as [cdc919164728,0123456789ab]
             ids = re.findall(r"[^][(),'\"\s]+", str(value)) if several else [value]
             found = [replace(option, one) for one in ids]

@@ -1,6 +1,6 @@
 """The identity of a trial, which keys enter it, and how two configs differ."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,13 +12,14 @@ from transformer_pl.config import (
     SIZE_NAMES,
     STACKS,
     Callback,
+    Component,
     Config,
     custom_components_by_key,
     effective_sizes,
     without_section,
 )
-from transformer_pl.config.components import before_options
-from transformer_pl.config.option_files import file_contents, missing_files, option_contents
+from transformer_pl.config.components import before_options, with_components
+from transformer_pl.config.option_files import file_contents, missing_files
 from transformer_pl.runtime.digests import value_digest
 
 # These keys of the trainer change a result. precision changes its numbers. So does val_every, because a validation
@@ -119,26 +120,25 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
     component_sources: for each slot whose component is not the core's, a digest of its code.
     """
     contents = {"data": dict(fingerprint), "parts": dict(component_sources)}
-    return Identity(_inputs(config, option_contents(config), file_contents) | contents)
+    return Identity(_inputs(with_components(config, _with_contents)) | contents)
 
 
-def _inputs(config: Config, contents: dict[str, Any], of_callback: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """The inputs of an identity that the config decides.
+def _with_contents(key: str, component: Component) -> Component:
+    contents = file_contents(component, before_options(key))
+    return component.model_copy(update={"options": component.options | contents})
 
-    contents: by key, the values of options that name files. of_callback: returns them by option.
-    """
+
+def _inputs(config: Config) -> dict[str, Any]:
+    """The inputs of an identity that the config decides."""
     inputs = {
         key: value
-        for key, value in (config.flat() | contents).items()
+        for key, value in config.flat().items()
         if value != KEYS.get(key, ...)
         and key not in _LEFT_OUT_KEYS
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     if callbacks := identity_callbacks(config):
-        inputs["trainer.callbacks"] = [
-            callback.model_copy(update={"options": callback.options | of_callback(callback, 0)}).as_written
-            for callback in callbacks
-        ]
+        inputs["trainer.callbacks"] = [callback.as_written for callback in callbacks]
     return inputs | effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
 
 
@@ -158,7 +158,7 @@ def row_identity(config: Config) -> str:
 
     Files count by their paths, so that no class is imported, which a stranger's result may name.
     """
-    inputs = _inputs(config.model_copy(update={"seed": 0}), {}, lambda *_: {})
+    inputs = _inputs(config.model_copy(update={"seed": 0}))
     return value_digest(inputs | {key: getattr(config.data, key) for key in CORPUS})
 
 

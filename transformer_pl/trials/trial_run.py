@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +18,8 @@ from transformer_pl.config import (
     without_section,
 )
 from transformer_pl.config.component_sources import source_digests, task_digest
+from transformer_pl.config.option_files import content_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
-from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus
@@ -71,12 +70,7 @@ def _weights_of_teachers(config: Config, runs: Path) -> dict[str, str]:
     """By id, the digests of the weights of the trials that the options of the loss name."""
     named = re.findall(r"\b[0-9a-f]{12}\b", str([*config.optim.loss.options.values()]))
     files = {name: Trial.at(runs, f"-{name}").folder / WEIGHTS for name in named}
-    return {name: _digest(file, file.stat().st_mtime_ns) for name, file in files.items() if file.is_file()}
-
-
-@cache  # a plan has many trials of one teacher, and large files
-def _digest(file: Path, changed: int) -> str:
-    return file_digest(file)
+    return {name: content_digest(file) for name, file in files.items() if file.is_file()}
 
 
 class Checked(NamedTuple):
