@@ -139,28 +139,28 @@ def test_a_file_of_hugging_face_is_read(text, tmp_path):
 
 
 class Adds(Bytes):
-    """Adds to each sentence what a tokenizer.json may add: to a fixed length, to a multiple, or a full stop."""
+    """Adds to each sentence what a tokenizer.json may add: to a fixed length, to a multiple, or a mark at its end."""
 
-    def __init__(self, kind: str):
-        self.kind = kind
+    def __init__(self, kind: str, mark: int):
+        self.kind, self.mark = kind, mark
 
     def to_ids(self, sentences, side):
-        rows, mark = super().to_ids(sentences, side), super().to_ids(["!"], side)[0]
         added = {
             "none": lambda n: 0,
             "fixed": lambda n: max(0, 64 - n),
             "multiple": lambda n: -n % 8,
             "one": lambda n: 1,
         }
-        return [row + mark * added[self.kind](len(row)) for row in rows]
+        return [row + [self.mark] * added[self.kind](len(row)) for row in super().to_ids(sentences, side)]
 
 
+@pytest.mark.parametrize("mark", [Bytes().to_ids(["!"], "source")[0][0], UNK], ids=["shown", "left out of the text"])
 @pytest.mark.parametrize("kind", ["fixed", "multiple", "one"])
-def test_a_tokenizer_that_adds_to_a_sentence_is_refused(kind):
+def test_a_tokenizer_that_adds_to_a_sentence_is_refused(kind, mark):
     sentences = ["ein Hund", "Zwei Hunde!", "der Hund schl\u00e4ft", "unknown \u2581"]
-    check_adds_nothing(Adds("none"), sentences, "source")
+    check_adds_nothing(Adds("none", mark), sentences, "source")
     with pytest.raises(InputError, match="Adds: to_ids must add nothing"):
-        check_adds_nothing(Adds(kind), sentences, "source")
+        check_adds_nothing(Adds(kind, mark), sentences, "source")
 
 
 def test_a_missing_package_or_file_is_told_before_anything_starts(text, monkeypatch):

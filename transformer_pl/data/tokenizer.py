@@ -147,20 +147,32 @@ def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
 
 
 def check_adds_nothing(tokenizer: Tokenizer, sentences: Sequence[str], side: str) -> None:
-    """Raise an InputError where sentences come back longer one by one than as one: with padding, such as `hund!!!`."""
+    """Raise an InputError where sentences have more text one by one than as one, or tokens of each that nobody reads.
 
-    def read_back(sentences: Sequence[str]) -> list[str]:
+    Such tokens, which one long sentence has only once, are padding, or a mark at the end.
+    """
+
+    def ids(sentences: Sequence[str]) -> list[list[int]]:
         tokens = tokenizer.encode(sentences, side)
-        return tokenizer.decode(tokens[i].tolist() for i in range(len(tokens)))
+        return [tokens[i].tolist() for i in range(len(tokens))]
 
     try:
-        texts, joined = read_back(sentences), read_back([" ".join(sentences)])
+        rows, joined = ids(sentences), ids([" ".join(sentences)])
+        texts, as_one = tokenizer.decode(rows), "".join(tokenizer.decode(joined))
     except Exception:  # joined, they may be no sentence of this task
         return
-    one_by_one, as_one = (Counter("".join("".join(found).casefold().split())) for found in (texts, joined))
-    if one_by_one - as_one:
+    if _letters("".join(texts)) - _letters(as_one):
         added, sentence = max(zip(texts, sentences, strict=True), key=lambda pair: len(pair[0]) - len(pair[1]))
         raise tokenizer.wrong("to_ids", f"add nothing, such as padding, but {sentence!r} comes back as {added!r}")
+    for token, more in (Counter(itertools.chain(*rows)) - Counter(joined[0])).items():
+        without = ([one for one in row if one != token] for row in rows)
+        if more >= len(rows) - 1 and tokenizer.decode(without) == texts:
+            rule = f"add nothing, such as padding, but {sentences[0]!r} has the token {tokenizer.vocabulary()[token]!r}"
+            raise tokenizer.wrong("to_ids", f"{rule}, which is no part of its text")
+
+
+def _letters(text: str) -> Counter[str]:
+    return Counter("".join(text.casefold().split()))
 
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:
