@@ -15,12 +15,12 @@ from transformer_pl.config.components import build
 from transformer_pl.config.levels import read_pairs
 from transformer_pl.plan.options import add_row_options, sweep_file
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
+from transformer_pl.table.formats import Column, Table
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))

@@ -11,7 +11,8 @@ place of the paper's. They are of the validation set, or with `split: test` of t
 is printed: ids and folders stay the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,11 +20,11 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from transformer_pl.config import Section
 from transformer_pl.config.types import NoBool, mistake_in
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.published import PublishedRow, PublishedTable
 from transformer_pl.runtime.errors import InputError, shown, suggestion, warn
 from transformer_pl.runtime.files import read_yaml
+from transformer_pl.table.rows import Row
 from transformer_pl.task import task_of
 
 
@@ -128,29 +129,19 @@ def _mistakes_of_numbers(names: RowNames, score: str) -> Iterator[str]:
                 yield f"{place}: must have a source, here or above `rows`"
 
 
-def arranged(sweep: Sweep, planned: list[PlannedTrial], names: RowNames) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep with its rows in the order of the file and called by its names; other rows come last."""
-    known = [row.name for row in sweep.rows]
-    titles = {known.index(entry.row): entry.name for entry in names.of_rows()}
-    order = [*titles, *(place for place in range(len(known)) if place not in titles)]
-    rows = [row._replace(title=titles.get(place, "")) for place, row in enumerate(sweep.rows)]
-    return reordered(sweep._replace(rows=rows), planned, order)
+def arranged(rows: Sequence[Row], names: RowNames) -> list[Row]:
+    """The rows in the order of the file and called by its names; other rows come last."""
+    known = {row.name: row for row in rows}
+    named = [replace(known.pop(entry.row), own_name=entry.name) for entry in names.of_rows()]
+    return [*named, *known.values()]
 
 
-def reordered(sweep: Sweep, planned: list[PlannedTrial], order: list[int]) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep with its rows in another order."""
-    places = {old: new for new, old in enumerate(order)}
-    reference = None if sweep.reference is None else places[sweep.reference]
-    trials = sorted((one._replace(row=places[one.row]) for one in planned), key=lambda one: one.row)
-    return sweep._replace(rows=[sweep.rows[old] for old in order], reference=reference), trials
-
-
-def headings_of(sweep: Sweep, names: RowNames) -> dict[int, str]:
-    """The headings, by the place of the row below; none if the rows of the sweep are in another order."""
+def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
+    """The headings, by the place of the row below; none if the rows are in another order."""
     named, headings = [entry.row for entry in names.of_rows()], names.headings()
-    if [row.name for row in sweep.rows[: len(named)]] != named:
+    if [row.name for row in rows[: len(named)]] != named:
         return {}
-    return headings | ({len(named): "Others"} if headings and len(named) < len(sweep.rows) else {})
+    return headings | ({len(named): "Others"} if headings and len(named) < len(rows) else {})
 
 
 def printed_table(sweep: Sweep, names: RowNames, split: str) -> PublishedTable | None:

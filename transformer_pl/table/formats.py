@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -16,7 +17,6 @@ from rich.text import Text
 
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import UNBROKEN
-from transformer_pl.trials.records import finite_or_none
 
 LEGEND = "What the columns mean: report.html (--format html)."  # the note for those who have the page
 LATEX_WIDTH = 100  # characters of a line of a table, which fit a page in small print
@@ -45,9 +45,10 @@ class Table(NamedTuple):
 
     all_columns: Sequence[Column]  # also those that are empty
     notes: Sequence[str] = ()
-    rows: Sequence[Any] = ()  # what all this is made from; empty for the table of a search
+    contrasts: Sequence[Any] = ()  # of each row, in the main measure; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
     headings: Mapping[int, str] = MappingProxyType({})  # headings between rows, by the place of the row below
+    printed: Any = None  # the `PrintedTable` beside it
 
     @classmethod
     def of_records(cls, records: Sequence[dict[str, Any]]) -> "Table":
@@ -145,10 +146,15 @@ class Table(NamedTuple):
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
-        records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
+        records = [{key: _finite(value) for key, value in record.items()} for record in self.records]
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
         content = {"summary": self.summary, "rows": records, "notes": list(self.notes), "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON has it: null where it is infinite or not a number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:

@@ -25,10 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from transformer_pl.report import moderation
-from transformer_pl.report.moderation import Prior, SeedVariance, variance_of
-from transformer_pl.task import Measure
-from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
+from transformer_pl.table import moderation
+from transformer_pl.table.moderation import Prior, SeedVariance, variance_of
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
@@ -40,11 +38,6 @@ DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a sta
 # Corpus scores of sums
 
 
-def loss(sums: np.ndarray) -> np.ndarray:
-    """Nats per token, the logarithm of perplexity. sums (..., 2): nats, tokens."""
-    return sums[..., 0] / sums[..., 1]
-
-
 class Metric(NamedTuple):
     """A corpus score, and which of the stored numbers of a sentence it needs."""
 
@@ -53,15 +46,6 @@ class Metric(NamedTuple):
     reference_column: int  # its numbers depend on the references alone: if they differ, the sentences do
     lowest: float  # the lowest value that the score can have
     highest: float
-
-
-LOSS = Metric(loss, LOSS_COLUMNS, -1, 0.0, math.inf)
-
-
-def of_measure(measure: Measure) -> Metric:
-    """The score that a task compares rows by."""
-    columns = slice(None) if measure.of_loss else SCORE_COLUMNS
-    return Metric(measure.of_sums, columns, SCORE_COLUMNS.stop - 1, 0.0, measure.highest)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

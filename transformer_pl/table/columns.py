@@ -1,0 +1,284 @@
+"""The columns of a table: heading, key, the value of a row, and its format.
+
+A new column is a line here: terminal, Markdown, LaTeX, the page, CSV and JSON print it. A value that was not measured
+is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from transformer_pl.table import cells
+from transformer_pl.table.cells import number, short
+from transformer_pl.table.formats import Column
+from transformer_pl.table.rows import (
+    ALPHA,
+    SETS,
+    About,
+    Contrast,
+    Measure,
+    Row,
+    base_of,
+    difference,
+    standard_deviation,
+)
+
+Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
+STAR, DAGGER = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
+TOGETHER = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
+
+
+def column(
+    of: Sequence[Any],
+    name: str,
+    key: str,
+    value: Callable[[Any], Any],
+    text: Callable[[Any], str] | str = "",
+    meaning: str = "",
+    rank: int | None = None,
+    page: int | None = None,
+    below: bool = False,
+) -> Column:
+    """One column of rows or of contrasts.
+
+    name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast, or else the format
+    of the value. The other arguments are those of a `Column`.
+    """
+    values = [value(one) for one in of]
+    texts = [text(one) for one in of] if callable(text) else [number(value, text) for value in values]
+    return Column(name, texts if name else (), key, values, meaning, rank, page, below)
+
+
+def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+    """All columns of a table, in their order; those without a heading are for programs alone."""
+    differs, label = "What the runs of a row share.", ""
+    if about.shows_settings:
+        differs = "What differs from base; an empty cell is as base. Sizes and labels such as (A) are the paper's."
+        label = "row"
+    columns = [
+        column(rows, "", "name", attrgetter("name")),
+        column(rows, "row", label, attrgetter("label"), cells.title, differs, page=0),
+        *(_settings(rows, about.setting_names) if about.shows_settings else ()),
+        *_of_training(rows, contrasts, about),
+    ]
+    for place, measure in enumerate(about.measures):
+        columns += _of_measure(measure, contrasts[measure.key], about, 10 * place)
+    columns += [*_printed(rows, about), *_for_programs(rows, contrasts, about)]
+    by_key = {one.key or one.name: one for one in reversed(columns)}  # the first of each key
+    return [one for one in columns if by_key[one.key or one.name] is one]
+
+
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which not all rows agree."""
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
+
+
+def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
+    """The settings in which rows differ. names: headings that are not the end of the key."""
+    return [
+        Column(names.get(key) or key.partition(".")[2] or key, cells.setting_cells(key, rows), key, values, drop_rank=0)
+        for key in differing_keys([row.settings for row in rows])
+        if (values := [row.settings.get(key) for row in rows])
+    ]
+
+
+def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+    """The size and the cost of each row, its perplexity, and further metrics."""
+    columns, metric, (score, *_) = list[Column](), about.perplexity, about.measures
+    if any(row.states for row in rows) and about.loss:
+        columns.append(
+            Column("params", cells.params(rows), "params", [row.params for row in rows], "Trained weights.", 8)
+        )
+        meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
+        text = partial(cells.perplexity, metric)
+        of, value = contrasts[about.loss.key], _mean_of_contrast(metric)
+        columns.append(column(of, "PPL", f"{metric}.mean", value, text, meaning, 10, page=5))
+    shown = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
+    if about.printed and about.printed.split == "test" != about.split:
+        others = {score.key: score.title, **about.others}
+        of_test = [(f"test/{key.partition('/')[2]}", f"test {name}") for key, name in others.items()]
+        shown += [(*one, "Of the test set.", 7 if place else None) for place, one in enumerate(of_test)]
+    for key, name, meaning, rank in shown:
+        if any(key in row.values for row in rows):
+            columns.append(column(rows, name, f"{key}.mean", _mean(key), partial(cells.mean, key), meaning, rank))
+    if any(row.printed and row.printed.flops for row in rows):
+        meaning = "Of a training; only matrix products count."
+        columns.append(column(rows, "FLOPs", "flops", attrgetter("flops"), cells.flops, meaning))
+    return columns
+
+
+def _mean(metric: str) -> Callable[[Row], float | None]:
+    return lambda row: row.mean(metric)
+
+
+def _mean_of_contrast(metric: str) -> Callable[[Contrast], float | None]:
+    return lambda contrast: contrast.row.mean(metric)
+
+
+def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> list[Column]:
+    """The columns of one measure: its mean and spread, its difference from base, and how many seeds it has."""
+    key, title, margin = measure.key, measure.title, about.margins.get(measure.key)
+    change, suffix = f"{key}.difference", f" of {title}" if len(about.measures) > 1 else ""
+    compares = any(one.difference is not None for one in of)
+    better = "Lower" if measure.lower_is_better else "Higher"
+    spread = f"{measure.meaning or f'Mean ± standard deviation over {about.trial}s.'} {better} is better. {DAGGER}"
+    tested = sum(one.p_value is not None for one in of)
+    chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
+    power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
+    counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
+
+    def compared(name: str, *more: Any, **where: Any) -> Column:
+        """A column for people where there are differences."""
+        return column(of, f"{name}{suffix}" if compares else "", *more, **where)
+
+    columns = [
+        column(of, title, f"{key}.mean", _mean_of_contrast(key), cells.score, spread, page=place + 1),
+        column(of, "", f"{key}.sd", lambda one: standard_deviation(one.scores)),
+        *_ends(
+            of, f"{title} 95 %", key, attrgetter("mean"), "", "The 95 % interval is for this row alone.", 9, place + 1
+        ),
+        compared(
+            f"Δ {title}".removesuffix(suffix),
+            change,
+            attrgetter("difference"),
+            cells.difference,
+            f"{title} minus base's. {STAR}",
+            page=place + 2,
+        ),
+        *_ends(
+            of, f"Δ 95 %{suffix}" if compares else "", change, attrgetter("estimate"), "+z", TOGETHER, 13, place + 2
+        ),
+    ]
+    if margin is not None:
+        text, meaning = (
+            partial(cells.verdict, margin),
+            f"Equal: the simultaneous interval is within {margin:g} on both sides.",
+        )
+        columns.append(
+            column(
+                of,
+                f"within {margin:g}{suffix}",
+                f"{change}.within.{margin:g}",
+                text,
+                text,
+                f"{meaning} Better, worse: p < {ALPHA:g}.",
+                page=place + 4,
+            )
+        )
+    return [
+        *columns,
+        compared("p", f"{change}.p", attrgetter("p_value"), cells.p_value, chance, 12, page=place + 3),
+        compared("detectable Δ", f"{change}.detectable", _detectable, cells.detectable, power, 6),
+        column(
+            of, f"{about.trial}s{suffix}", f"{key}.n", lambda one: len(one.scores), cells.counts, counts, 11, place + 6
+        ),
+    ]
+
+
+def _ends(
+    of: Sequence[Contrast], name: str, key: str, estimate: Callable, sign: str, meaning: str, rank: int, page: int
+) -> list[Column]:
+    """The lower and the upper end of an interval, in one cell."""
+    ends = {id(one): found.interval() for one in of if (found := estimate(one))}
+    return [
+        column(
+            of,
+            name,
+            f"{key}.low",
+            lambda one: ends.get(id(one), (None, None))[0],
+            lambda one: cells.interval(estimate(one), one.measure, sign),
+            meaning,
+            rank,
+            page,
+            below=True,
+        ),
+        column(of, "", f"{key}.high", lambda one: ends.get(id(one), (None, None))[1]),
+    ]
+
+
+def _detectable(contrast: Contrast) -> float | None:
+    return contrast.estimate and contrast.estimate.detectable
+
+
+def _printed(rows: Sequence[Row], about: About) -> list[Column]:
+    """What others have printed beside the rows."""
+    printed, (score, *_) = about.printed, about.measures
+    name, metric = score.title, score.key.partition("/")[2]
+    if not printed:
+        return []
+    listed = ", ".join(f"{one.label} {one.score:g}" for one in printed.others)
+    source = f"The paper's number for the same row: {printed.source}."
+    others = f" Others: {listed}." if listed else ""
+    cost = "Training time, times the number of GPUs, times their sustained rate."
+    test = "test " if printed.split == "test" else ""
+
+    def number_of(key: str) -> Callable[[Row], Any]:
+        return lambda row: getattr(row.printed, key, None)
+
+    def differs(row: Row) -> float | None:
+        return printed.difference(row.printed)
+
+    form = f".{printed.decimals}f"
+    return [
+        column(rows, "paper PPL", "paper/ppl", number_of("ppl"), ".2f", source, 3),
+        column(
+            rows,
+            f"paper {test}{name}",
+            f"paper/{test.replace(' ', '/')}{metric}",
+            number_of("score"),
+            form,
+            source + others,
+            5,
+        ),
+        column(
+            rows,
+            f"paper Δ {name}",
+            f"paper/{metric}.difference",
+            differs,
+            f"+z{form}",
+            "The paper's row minus its base.",
+            4,
+            page=4,
+        ),
+        column(
+            rows,
+            "paper params",
+            "paper/params",
+            number_of("params"),
+            lambda row: short(number_of("params")(row)),
+            rank=1,
+        ),
+        column(
+            rows, "paper FLOPs", "paper/flops", number_of("flops"), lambda row: short(number_of("flops")(row)), cost, 2
+        ),
+    ]
+
+
+def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+    """Every number of a row that no other column has, at full precision."""
+    base, columns = base_of(rows, about.measures[0]), list[Column]()
+    if about.loss:
+        facts: dict[str, Callable[[Row], Any]] = {
+            "seeds": lambda row: len(row.states),
+            **{state: partial(_count, state) for state in ("done", "failed", "diverged")},
+            "flops": attrgetter("flops"),
+            "exempt": lambda row: "; ".join(row.exempt) or None,
+            "val/loss.fall": lambda row: row.ending and row.ending.fall,
+            "val/loss.fall.noise": lambda row: row.ending and row.ending.noise,
+        }
+        columns += [column(rows, "", key, value) for key, value in facts.items()]
+        columns += _of_measure(about.loss, contrasts[about.loss.key], about)
+    for metric in dict.fromkeys(metric for row in rows for metric in row.values):
+        columns += [
+            column(rows, "", f"{metric}.mean", _mean(metric)),
+            column(rows, "", f"{metric}.sd", lambda row, metric=metric: standard_deviation(row.values.get(metric, ()))),
+            column(rows, "", f"{metric}.n", lambda row, metric=metric: len(row.values.get(metric, ()))),
+            column(rows, "", f"{metric}.difference", lambda row, metric=metric: difference(row, base, metric)),
+        ]
+    return [one._replace(name="") for one in columns]
+
+
+def _count(state: str, row: Row) -> int:
+    return row.states.count(state)
