@@ -152,6 +152,8 @@ def verdict(margin: float, row: ScoredRow) -> str:
     It is equal if its simultaneous interval lies within the margin on both sides of zero. For this the interval is not
     cut at zero, as it is elsewhere for a row with a star.
     """
+    if row.score and row.score.is_rounding:
+        return "equal"
     if row.score is None or row.score.difference is None or not row.score.difference.parts:
         return ""
     difference = row.score.difference

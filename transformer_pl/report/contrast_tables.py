@@ -36,21 +36,21 @@ class Effect:
     title: str
     measure: Shown
     estimate: Estimate
-    p_value: float  # corrected
+    p_value: float | None  # corrected; None where only rounding differs, or nothing varies
     is_base: bool = False
     still_falls: bool = False
     scores: Sequence[float] = ()
 
     @property
     def score(self) -> RowComparison:
-        return RowComparison(self.estimate, self.estimate, self.p_value)
+        return RowComparison(None, None if self.p_value is None else self.estimate, self.p_value)
 
     def difference(self) -> float:
         return self.estimate.value
 
     def record(self) -> dict[str, Any]:
         """The numbers of the effect for programs."""
-        low, high = self.estimate.interval()
+        low, high = (None, None) if self.p_value is None else self.estimate.interval()
         found = {"difference": self.estimate.value, "difference.low": low, "difference.high": high}
         return found | {"difference.p": self.p_value}
 
@@ -167,7 +167,7 @@ def factors_table(rows: Sequence[RowResults], base: int | None, margin: float | 
 
 
 def _is_found(effect: Effect) -> bool:
-    return effect.p_value < ALPHA
+    return effect.p_value is not None and effect.p_value < ALPHA
 
 
 def _said(interactions: Sequence[Effect], margin: float | None) -> str:

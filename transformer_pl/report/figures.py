@@ -160,7 +160,7 @@ def front(rows: Sequence[TableRow], cost: str, unit: str) -> Drawing | None:
     points = {
         row.results.shown_name: (getattr(row.results, cost), fmean(row.results.scores), row.score.row_mean.interval())
         for row in rows
-        if row.score
+        if row.score and row.score.row_mean
     }
     costs = [cost for cost, _, _ in points.values()]
     if not points or max(costs) < DIFFERS * min(costs):

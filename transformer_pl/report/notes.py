@@ -247,7 +247,11 @@ def significance_note(rows: Sequence[ScoredRow], units: str = "") -> str:
         note += f"{counted(shared, 'row')} {'share' if shared > 1 else 'shares'} the trained weights of base: "
         note += f"{'they are' if shared > 1 else 'it is'} compared with it within each seed. "
     if outliers := [row.title for row in rows if row.score and row.score.is_outlier]:
-        note += f"The seeds of {', '.join(outliers)} spread unlike those of the other rows."
+        note += f"The seeds of {', '.join(outliers)} spread unlike those of the other rows. "
+    if equal := [row.title for row in rows if row.score and row.score.is_rounding]:
+        note += f"Equal to base in every seed, but for rounding: {', '.join(equal)}. "
+    if constant := [row.title for row in rows if row.score and row.score.is_constant]:
+        note += f"All seeds of {', '.join(constant)} give the same score: make sure that they change something. "
     return note.rstrip()
 
 
@@ -279,6 +283,7 @@ def _gaps_note(rows: Sequence[TableRow]) -> str:
             f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished."
         )
     untested = [row for row in rows if row.difference() is not None and row.score and row.score.p_value is None]
+    untested = [row for row in untested if row.score and not (row.score.is_rounding or row.score.is_constant)]
     if untested:
         sentences.append(
             f"{counted(len(untested), 'row')} cannot be tested: a row needs several seeds if base has them, else one."

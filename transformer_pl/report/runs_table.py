@@ -286,7 +286,7 @@ def _columns(metric: str, rows: Sequence[RunsRow], by_row: dict[str, list[Run]],
 def _values(row: RunsRow) -> dict[str, float | None]:
     """What programs get of a row in one metric."""
     change = row.score and row.score.difference
-    low, high = row.score.row_mean.interval() if row.score else (None, None)
+    low, high = row.score.row_mean.interval() if row.score and row.score.row_mean else (None, None)
     least, most = change.interval() if change else (None, None)
     return {
         "mean": statistics.fmean(row.scores) if row.scores else None,
