@@ -7,13 +7,16 @@ import itertools
 import numpy as np
 import pytest
 import tiny_trials
+from chance import drawn as drawn_sentences
+from helpers import a_result
 
+from transformer_pl.config import Config
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.contrast_tables import Compared as ComparedRows
-from transformer_pl.report.contrast_tables import factors_table, find_factors, pairs_table
+from transformer_pl.report.contrast_tables import compared_rows, factors_table, find_factors, pairs_table
 from transformer_pl.report.rows import RowResults
 from transformer_pl.report.runs_table import RunsMetric
-from transformer_pl.report.statistics import Sample, contrasts, seed_prior
+from transformer_pl.report.statistics import Sample, contrasts, of_measure, seed_prior
 from transformer_pl.runtime.errors import InputError
 
 MEASURE = RunsMetric("score", 2, False)
@@ -72,6 +75,27 @@ def test_too_many_rows_for_pairs():
         pairs_table(compared(drawn(np.random.default_rng(1), [0] * 41)))
 
 
+def test_rows_that_lack_a_seed_or_have_other_sentences_are_refused_by_name():
+    known = drawn_sentences(np.random.default_rng(1), 3, 3, 60, 0.05)
+    table = np.concatenate([known, np.ones((3, 3, 60, 2))], -1)
+    rows = [RowResults(Config(), [a_result()] * 3, [], one, name=f"r{i}") for i, one in enumerate(table)]
+    assert compared_rows(rows).names == ["r0", "r1", "r2"]
+    other = rows[2].sentences.copy()
+    other[:, 0, of_measure(rows[0].measure).reference_column] += 1
+    lacks = rows[1]._replace(results=[a_result(), a_result(), None], sentences=rows[1].sentences[:2])
+    for wrong in (rows[2]._replace(sentences=other), lacks):
+        with pytest.raises(InputError, match=f"`{wrong.name}`"):
+            compared_rows([wrong if row.name == wrong.name else row for row in rows])
+
+
+def test_a_pair_that_differs_by_rounding_has_no_star():
+    samples = drawn(np.random.default_rng(1), [0, 5, 9])
+    near = Sample(samples[0].scores * (1 + 1e-9), samples[0].pseudo * (1 + 1e-9))
+    (pair, *others) = pairs_table(compared([samples[0], near, *samples[1:]]), as_records=True).records
+    assert pair["difference.p"] is pair["difference.low"] is None and all(one["difference.p"] for one in others)
+    assert pairs_table(compared([samples[0], near])).summary == pairs_table(compared([near, near])).summary
+
+
 def product(**factors):
     return [dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())]
 
@@ -125,6 +149,13 @@ def test_effects_of_an_additive_table_add_up(monkeypatch):
     assert crossed["difference"] == pytest.approx(scores[3] - scores[2] - scores[1] + scores[0])
     assert crossed["difference.p"] > 0.05 and "add up within 5" in table.summary
     assert "add up" not in effects_of(samples, settings, monkeypatch).summary
+    weights = [[-1 / 2, -1 / 2, 1 / 2, 1 / 2, 0, 0], [-1 / 2, -1 / 2, 0, 0, 1 / 2, 1 / 2], [-1 / 3, 1 / 3] * 3]
+    moderated = contrasts(samples, np.array(weights), seed_prior(samples))
+    found = [(one["difference.low"], one["difference.high"]) for one in table.records[:3]]
+    assert np.array(found) == pytest.approx(np.array([estimate.interval() for estimate, _ in moderated]))
+    widest = abs(crossed["difference"]) + (crossed["difference.high"] - crossed["difference.low"]) / 2
+    small = effects_of(samples, settings, monkeypatch, margin=1.01 * abs(crossed["difference"]))
+    assert widest > 1.1 * abs(crossed["difference"]) and "cannot be excluded" in small.summary
 
 
 def test_an_interaction_is_found_and_said(monkeypatch):

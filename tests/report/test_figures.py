@@ -124,7 +124,9 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
     sweep = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1", "2"])
     for planned in plan_trials(sweep, tmp_path):
         if planned.name != "h=16 s2":
-            sentences = np.array([[one[0] - planned.config.seed, *one[1:], n, 8] for n, one in enumerate(KNOWN)])
+            sentences = np.array(
+                [[one[0] - planned.config.seed - planned.row / 8, *one[1:], n, 8] for n, one in enumerate(KNOWN)]
+            )
             planned.trial.make()
             planned.trial.save_sentences("val", ["a"] * 60, Translation.measure, sentences)
             line = '{"step": 350, "kind": "validation", "val/ppl": 3.0}\n'

@@ -55,11 +55,12 @@ def values(table, key):
 
 def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
     """p and the interval are simulated to three digits."""
-    path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.92], "4": [0.94, 0.92, 0.95, 0.96]}))
+    path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.99], "4": [0.94, 0.92, 0.95, 0.96]}))
     table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="1"))
     of_base, of_row = ([run.values["acc"] for run in read_runs(path, OPTIONS) if run.row == h] for h in ("1", "4"))
     assert values(table, "acc.mean") == [statistics.fmean(of_base), statistics.fmean(of_row)]
     assert values(table, "acc.sd") == [statistics.stdev(of_base), statistics.stdev(of_row)]
+    assert values(table, "acc.difference")[1] == pytest.approx(statistics.fmean(of_row) - statistics.fmean(of_base))
     welch = stats.ttest_ind(of_row, of_base, equal_var=False)
     _, p = values(table, "acc.difference.p")
     assert p == pytest.approx(welch.pvalue, abs=0.005)
@@ -107,9 +108,12 @@ def test_one_run_a_row_has_no_test(tmp_path):
     assert any("says nothing about other seeds" in note for note in table.notes)
 
 
-def test_equal_numbers_are_no_error(tmp_path):
+def test_where_no_row_varies_there_is_no_test(tmp_path):
     table = runs_table(write(tmp_path, *lines_of({"base": [1.0, 1.0], "4": [1.0, 1.0], "8": [2.0, 2.0]})), OPTIONS)
-    assert values(table, "acc.difference.p") == [None, 1.0, 0.0]
+    assert values(table, "acc.difference") == [None, 0.0, 1.0]
+    for key in ("acc.difference.p", "acc.low", "acc.difference.low"):
+        assert values(table, key) == [None, None, None]
+    assert any("of base, 4, 8 give the same score" in note for note in table.notes)
 
 
 # --- Files

@@ -419,11 +419,68 @@ def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
 
 
 def test_no_spread_and_one_sentence_are_no_errors():
-    """Warnings are errors here. One sentence tells nothing of others, so there is no comparison by it."""
-    constant = np.full((2, 4, 12), 3.0)
-    row, other = stats.compare_rows([constant, constant], 0, METRIC)
-    assert row.row_mean.standard_error == 0 and other.difference.value == 0 and other.p_value == 1
-    constant[:, :, 0] = 2.0  # of the n-grams that match
-    assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, METRIC)[1].p_value == 0
+    """Warnings are errors here. Where nothing varies, nothing is known of chance; nor is it by one sentence."""
+    constant, other = np.full((2, 4, 12), 3.0), np.full((2, 4, 12), 3.0)
+    other[:, :, 0] = 2.0  # of the n-grams that match
+    for row in stats.compare_rows([constant, other, constant], 0, METRIC):
+        assert row.is_constant and row.row_mean is row.difference is row.p_value is None
     for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
         assert stats.compare_rows(rows, 0, METRIC) == [None, None]
+
+
+# --- What is no difference
+
+
+def of_seeds(scores):
+    """A row of which only the scores by seed are known."""
+    return stats.sample_of_seeds(scores)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_rows_that_differ_by_rounding_are_not_tested(seeds):
+    """In every seed, and they do not count in the correction of the others."""
+    base, one, other = (sample(row[:seeds, :, METRIC.columns], METRIC.score) for row in a_table(3, 3))
+    for factor, is_rounding in ((1 + 1e-8, True), (1 + 1e-5, False)):
+        near = Sample(base.scores * factor, base.pseudo * factor)
+        compared = stats.compare_samples([base, one, near, other], 0)
+        assert [row.is_rounding for row in compared] == [False, False, is_rounding, False]
+        for known in (compared[2].difference, compared[2].p_value):
+            assert (known is None) == is_rounding
+        together, alone = correct([one, near, other], base), correct([one, other], base)
+        assert ([together[0], together[2]] == alone) == is_rounding
+    near = Sample(base.scores * [*[1.0] * (seeds - 1), 1.01], one.pseudo)  # one seed differs
+    assert correct([near], base)[0][1] is not None
+
+
+def test_where_other_rows_vary_a_row_without_spread_has_their_variance():
+    rng = np.random.default_rng(3)
+    rows = [of_seeds(rng.normal(mean, 0.5, 3)) for mean in range(6)]
+    rows[1:1] = [of_seeds([50.0] * 3)]
+    constant = stats.compare_samples(rows, 0)[1]
+    assert constant.is_constant and constant.p_value < 0.05 and constant.row_mean.standard_error > 0
+
+
+def test_the_order_of_rows_changes_no_number():
+    rng = np.random.default_rng(12)
+    rows = [of_seeds(rng.normal(mean, 0.7, 3)) for mean in (0, 0, 1, 1.5, 2, 0.5)]
+    rows[1:1] = [rows[1]]  # two rows with the same numbers
+    orders = [[0, *(1 + rng.permutation(len(rows) - 1))] for _ in range(4)]
+    expected = stats.compare_samples(rows, 0)
+    for order in orders:
+        assert stats.compare_samples([rows[i] for i in order], 0) == [expected[i] for i in order]
+    del rows[2]
+    orders, weights = [rng.permutation(len(rows)) for _ in range(3)], rng.normal(size=(4, len(rows)))
+    (expected, *others) = [
+        stats.contrasts([rows[i] for i in order], weights[:, order], seed_prior(rows)) for order in orders
+    ]
+    for found in others:
+        assert [p for _, p in found] == pytest.approx([p for _, p in expected], abs=1e-12)
+
+
+def test_the_interval_of_a_rank_correlation_is_bonett_and_wright_s():
+    ours = np.arange(10.0)
+    theirs = [1, 0, 2, 4, 3, 5, 7, 6, 9, 8]
+    r, interval = stats.rank_correlation(ours, theirs)
+    assert r == pytest.approx(1 - 6 * 8 / 990)  # eight ranks differ, each by one
+    width = 1.959964 * math.sqrt((1 + r**2 / 2) / 7)
+    assert interval == pytest.approx((math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)))

@@ -113,6 +113,8 @@ def verdict(margin: float, contrast: Contrast) -> str:
     cut at zero, as it is elsewhere for a row with a star.
     """
     estimate = contrast.estimate
+    if contrast.is_rounding:
+        return "equal"
     if estimate is None or not estimate.parts:
         return ""
     if abs(estimate.value) + estimate.half_width(estimate.level) <= margin:

@@ -27,7 +27,7 @@ def effects_of(rows: Sequence[Row], measure: Measure, weights: Mapping[str, np.n
     most = measure.highest - measure.lowest
     found = contrasts(samples, np.array(list(weights.values())), seed_prior(samples), most)
     return [
-        Contrast(Row(name=name), measure, estimate.value, None, estimate, p)
+        Contrast(Row(name=name), measure, estimate.value, None, None if p is None else estimate, p)
         for name, (estimate, p) in zip(weights, found, strict=True)
     ]
 
@@ -54,8 +54,8 @@ def _numbers(effects: Sequence[Contrast]) -> list[Column]:
     ends = {id(one): one.estimate.interval() for one in effects if one.estimate}
     return [
         column(effects, "", "difference", lambda one: one.difference),
-        column(effects, "", "difference.low", lambda one: ends[id(one)][0]),
-        column(effects, "", "difference.high", lambda one: ends[id(one)][1]),
+        column(effects, "", "difference.low", lambda one: ends.get(id(one), (None, None))[0]),
+        column(effects, "", "difference.high", lambda one: ends.get(id(one), (None, None))[1]),
         column(effects, "", "difference.p", lambda one: one.p_value),
     ]
 

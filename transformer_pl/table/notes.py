@@ -206,6 +206,10 @@ def significance_note(contrasts: Sequence[Contrast], unit: str = "") -> str:
         notes.append(note)
     if outliers := [one.row.title for one in contrasts if one.is_outlier]:
         notes.append(f"The seeds of {', '.join(outliers)} spread unlike those of the other rows.")
+    if equal := [one.row.title for one in contrasts if one.is_rounding]:
+        notes.append(f"Equal to base in every seed, but for rounding: {', '.join(equal)}.")
+    if constant := [one.row.title for one in contrasts if one.is_constant]:
+        notes.append(f"All seeds of {', '.join(constant)} give the same score: make sure that they change something.")
     return " ".join(notes)
 
 
@@ -249,12 +253,9 @@ def _gaps_note(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About)
         notes.append(
             f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished."
         )
-    if untested := sum(
-        one.difference is not None and one.mean is not None and one.p_value is None for one in contrasts
-    ):
-        notes.append(
-            f"{counted(untested, 'row')} cannot be tested: a row needs several seeds if base has them, else one."
-        )
+    untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
+    if number := sum(not (one.is_rounding or one.is_constant) for one in untested):
+        notes.append(f"{counted(number, 'row')} cannot be tested: a row needs several seeds if base has them, else one.")
     if any(row.dataset != rows[0].dataset for row in rows):
         notes.append("Rows on different datasets are not compared.")
     elif any(row.vocabulary != rows[0].vocabulary or not row.has_tokens_of(rows[0]) for row in rows):

@@ -172,11 +172,18 @@ class Contrast:
     p_value: float | None = None  # corrected
     is_outlier: bool = False  # its variance from seed to seed is far from those of the other rows
     shares_weights: bool = False  # with base: they are compared within each seed
+    is_rounding: bool = False  # in every seed its score is base's, but for rounding
+    is_constant: bool = False  # its several seeds all have the same score
 
     @property
     def scores(self) -> Sequence[float]:
         """One value per finished seed."""
         return self.row.values.get(self.measure.key, ())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough is known of the row for statistics."""
+        return self.measure.key in self.row.samples
 
     @property
     def is_found(self) -> bool:
