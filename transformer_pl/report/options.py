@@ -109,13 +109,11 @@ def is_of_runs(word: str) -> bool:
 def read_options(argv: list[str]) -> SweepReport | RunsReport:
     """The options of the command line. Those of the other kind of file are unknown."""
     of_runs = any(is_of_runs(word) for word in argv if not word.startswith("-"))
-    what, given = (
-        ("files of runs", "") if of_runs else ("sweep files", " Give the same\noptions with which the sweep ran.")
-    )
+    what, same = ("files of runs", "") if of_runs else ("sweep files", " Give the same\noptions as the sweep had.")
     parser = CommandParser(
         prog="python -m transformer_pl.report",
         usage="%(prog)s FILE... [options]",
-        description=f"Print the table of {what} from the results that are there. This trains nothing.{given}\n"
+        description=f"Print the table of {what} from the results that are there. This trains nothing.{same}\n"
         "Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
@@ -139,9 +137,8 @@ def read_options(argv: list[str]) -> SweepReport | RunsReport:
     margin = "also say which rows are equal to base within this margin, chosen before the results are seen"
     table.add_argument("--margin", type=_margin, action="append", metavar="METRIC=X", help=margin)
     if of_runs:
-        given = vars(parser.parse_args(argv))
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return RunsReport(**{name: value for name, value in values.items() if value is not None})
+        given = {key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None}
+        return RunsReport(**given | {key: tuple(given.get(key, ())) for key in ("files", "margin")})
     _add_table_options(table)
     return SweepReport.read(vars(parser.parse_args(argv)))
 

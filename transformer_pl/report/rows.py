@@ -53,7 +53,7 @@ def sweep_rows(
     configs, names = [row.configs[0] for row in sweep.rows], [row.name for row in sweep.rows]
     published = paper.find_all(configs, names, sweep.base) if paper else itertools.repeat(None)
     return [
-        read_row(row.name, config, seeds, split, printed and printed.printed, same_row(config, sweep.base))
+        read_row(row.name, config, seeds, split, printed.printed if printed else None, same_row(config, sweep.base))
         for row, config, seeds, printed in zip(sweep.rows, configs, trials, published, strict=False)
     ]
 
@@ -66,7 +66,7 @@ def read_row(
     printed: Printed | None = None,
     is_base: bool = False,
 ) -> Row:
-    """The row of a config, from the results of its trials, as far as they are finished. name: what differs from base."""
+    """The row of a config, from the results of its trials that are finished. name: what differs from base."""
     trials = [one.trial for one in planned]
     results = [trial.result() for trial in trials]
     finished = [(trial, result) for trial, result in zip(trials, results, strict=True) if result]

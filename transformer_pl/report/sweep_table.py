@@ -74,7 +74,7 @@ def rows_and_about(grids: Sequence[Grid], choice: Choice, folder: Path | None = 
         split=choice.split,
         unit="sentences" if task.has_source else f"{task.unit}s",
         margins={} if choice.margin is None else {measure.key: choice.margin},
-        printed=paper and _printed(sweep.base, paper, rows, choice),
+        printed=_printed(sweep.base, paper, rows, choice) if paper else None,
         training=_training(sweep.base, paper),
         added=_added(grids, folder),
         headings=headings_of(rows, names) if names else {},
@@ -101,7 +101,7 @@ def _published(sweep: Sweep, choice: Choice) -> PublishedTable | None:
 def _printed(base: Config, paper: PublishedTable, rows: Sequence[Row], choice: Choice) -> PrintedTable:
     """Where printed numbers are from, and what their differences are to."""
     reference = next((row for row in rows if row.is_reference), None)
-    of_base = reference.printed if reference else paper.base and paper.base.printed
+    of_base = reference.printed if reference else (paper.base.printed if paper.base else None)
     scaled = any(getattr(base.model, factor) != 1 for factor in ("width", "depth"))
     differs_in = (["data"] if base.data.hub != paper.hub else []) + (["sizes"] if scaled else [])
     return PrintedTable(

@@ -77,6 +77,14 @@ def interval(estimate: Estimate | None, measure: Measure, sign: str = "") -> str
     return " to ".join(f"{end:{form}}" for end in estimate.interval())
 
 
+def row_interval(contrast: Contrast) -> str:
+    return interval(contrast.mean, contrast.measure)
+
+
+def difference_interval(contrast: Contrast) -> str:
+    return interval(contrast.estimate, contrast.measure, "+z")
+
+
 def digits(estimate: Estimate | None, measure: Measure) -> int:
     """How many digits a number and its interval have after the decimal point, so that no end is rounded to zero."""
     ends, fewest = estimate.interval() if estimate else (), measure.digits

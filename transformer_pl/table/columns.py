@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from transformer_pl.table import cells
-from transformer_pl.table.cells import number, short
+from transformer_pl.table.cells import number
 from transformer_pl.table.formats import Column
 from transformer_pl.table.rows import (
     ALPHA,
@@ -26,6 +26,7 @@ from transformer_pl.table.rows import (
 
 Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
 STAR, DAGGER = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
+ALONE = "The 95 % interval is for this row alone."
 TOGETHER = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
 
 
@@ -42,12 +43,18 @@ def column(
 ) -> Column:
     """One column of rows or of contrasts.
 
-    name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast, or else the format
-    of the value. The other arguments are those of a `Column`.
+    name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast; or, as a format or
+    as `cells.short`, of the value. The other arguments are those of a `Column`.
     """
     values = [value(one) for one in of]
-    texts = [text(one) for one in of] if callable(text) else [number(value, text) for value in values]
-    return Column(name, texts if name else (), key, values, meaning, rank, page, below)
+    if not name:
+        return Column(key=key, values=values)
+    if isinstance(text, str) or text is cells.short:
+        form = text if callable(text) else partial(number, form=text)
+        texts = [form(value) for value in values]
+    else:
+        texts = [text(one) for one in of]
+    return Column(name, texts, key, values, meaning, rank, page, below)
 
 
 def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
@@ -87,14 +94,13 @@ def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
 def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
     """The size and the cost of each row, its perplexity, and further metrics."""
     columns, metric, (score, *_) = list[Column](), about.perplexity, about.measures
-    if any(row.states for row in rows) and about.loss:
-        columns.append(
-            Column("params", cells.params(rows), "params", [row.params for row in rows], "Trained weights.", 8)
-        )
+    if about.loss:
+        params = [row.params for row in rows]
+        columns.append(Column("params", cells.params(rows), "params", params, "Trained weights.", 8))
         meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
-        text = partial(cells.perplexity, metric)
-        of, value = contrasts[about.loss.key], _mean_of_contrast(metric)
-        columns.append(column(of, "PPL", f"{metric}.mean", value, text, meaning, 10, page=5))
+        of, text = contrasts[about.loss.key], partial(cells.perplexity, metric)
+        columns.append(column(of, "PPL", f"{metric}.mean", _mean_of(metric), text, meaning, 10, page=5))
+    shown: list[tuple[str, str, str, int | None]]
     shown = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
     if about.printed and about.printed.split == "test" != about.split:
         others = {score.key: score.title, **about.others}
@@ -109,93 +115,69 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> lis
     return columns
 
 
+def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> list[Column]:
+    """The columns of one measure: its mean and spread, its difference from base, and how many seeds it has."""
+    key, title, margin, columns = measure.key, measure.title, about.margins.get(measure.key), list[Column]()
+    suffix, compares = f" of {title}" if len(about.measures) > 1 else "", any(one.difference is not None for one in of)
+    spread = measure.meaning or f"Mean ± standard deviation over {about.trial}s."
+    better = f"{'Lower' if measure.lower_is_better else 'Higher'} is better. {DAGGER}"
+    tested = sum(one.p_value is not None for one in of)
+    chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
+    power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
+    equal = f"Equal: the simultaneous interval is within {margin} on both sides. Better, worse: p < {ALPHA:g}."
+
+    def put(
+        heading: str,
+        ending: str,
+        value: Callable[[Contrast], Any],
+        text: Callable[[Contrast], str] | str = "",
+        meaning: str = "",
+        rank: int | None = None,
+        page: int = 0,
+        below: bool = False,
+    ) -> None:
+        at = place + page if page else None
+        columns.append(column(of, heading, f"{key}.{ending}", value, text, meaning, rank, at, below))
+
+    def name(heading: str) -> str:
+        return heading if compares else ""
+
+    put(title, "mean", _mean_of(key), cells.score, f"{spread} {better}", page=1)
+    put("", "sd", lambda one: standard_deviation(one.scores))
+    put(f"{title} 95 %", "low", _end("mean", 0), cells.row_interval, ALONE, 9, page=1, below=True)
+    put("", "high", _end("mean", 1))
+    put(
+        name(f"Δ {title}"),
+        "difference",
+        attrgetter("difference"),
+        cells.difference,
+        f"{title} minus base's. {STAR}",
+        page=2,
+    )
+    interval = cells.difference_interval
+    put(name(f"Δ 95 %{suffix}"), "difference.low", _end("estimate", 0), interval, TOGETHER, 13, page=2, below=True)
+    put("", "difference.high", _end("estimate", 1))
+    if margin is not None:
+        verdict = partial(cells.verdict, margin)
+        put(f"within {margin:g}{suffix}", f"difference.within.{margin:g}", verdict, verdict, equal, page=4)
+    put(name(f"p{suffix}"), "difference.p", attrgetter("p_value"), cells.p_value, chance, 12, page=3)
+    put(name(f"detectable Δ{suffix}"), "difference.detectable", _detectable, cells.detectable, power, 6)
+    counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
+    put(f"{about.trial}s{suffix}", "n", lambda one: len(one.scores), cells.counts, counts, 11, page=6)
+    return columns
+
+
 def _mean(metric: str) -> Callable[[Row], float | None]:
     return lambda row: row.mean(metric)
 
 
-def _mean_of_contrast(metric: str) -> Callable[[Contrast], float | None]:
+def _mean_of(metric: str) -> Callable[[Contrast], float | None]:
     return lambda contrast: contrast.row.mean(metric)
 
 
-def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> list[Column]:
-    """The columns of one measure: its mean and spread, its difference from base, and how many seeds it has."""
-    key, title, margin = measure.key, measure.title, about.margins.get(measure.key)
-    change, suffix = f"{key}.difference", f" of {title}" if len(about.measures) > 1 else ""
-    compares = any(one.difference is not None for one in of)
-    better = "Lower" if measure.lower_is_better else "Higher"
-    spread = f"{measure.meaning or f'Mean ± standard deviation over {about.trial}s.'} {better} is better. {DAGGER}"
-    tested = sum(one.p_value is not None for one in of)
-    chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
-    power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
-    counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
-
-    def compared(name: str, *more: Any, **where: Any) -> Column:
-        """A column for people where there are differences."""
-        return column(of, f"{name}{suffix}" if compares else "", *more, **where)
-
-    columns = [
-        column(of, title, f"{key}.mean", _mean_of_contrast(key), cells.score, spread, page=place + 1),
-        column(of, "", f"{key}.sd", lambda one: standard_deviation(one.scores)),
-        *_ends(
-            of, f"{title} 95 %", key, attrgetter("mean"), "", "The 95 % interval is for this row alone.", 9, place + 1
-        ),
-        compared(
-            f"Δ {title}".removesuffix(suffix),
-            change,
-            attrgetter("difference"),
-            cells.difference,
-            f"{title} minus base's. {STAR}",
-            page=place + 2,
-        ),
-        *_ends(
-            of, f"Δ 95 %{suffix}" if compares else "", change, attrgetter("estimate"), "+z", TOGETHER, 13, place + 2
-        ),
-    ]
-    if margin is not None:
-        text, meaning = (
-            partial(cells.verdict, margin),
-            f"Equal: the simultaneous interval is within {margin:g} on both sides.",
-        )
-        columns.append(
-            column(
-                of,
-                f"within {margin:g}{suffix}",
-                f"{change}.within.{margin:g}",
-                text,
-                text,
-                f"{meaning} Better, worse: p < {ALPHA:g}.",
-                page=place + 4,
-            )
-        )
-    return [
-        *columns,
-        compared("p", f"{change}.p", attrgetter("p_value"), cells.p_value, chance, 12, page=place + 3),
-        compared("detectable Δ", f"{change}.detectable", _detectable, cells.detectable, power, 6),
-        column(
-            of, f"{about.trial}s{suffix}", f"{key}.n", lambda one: len(one.scores), cells.counts, counts, 11, place + 6
-        ),
-    ]
-
-
-def _ends(
-    of: Sequence[Contrast], name: str, key: str, estimate: Callable, sign: str, meaning: str, rank: int, page: int
-) -> list[Column]:
-    """The lower and the upper end of an interval, in one cell."""
-    ends = {id(one): found.interval() for one in of if (found := estimate(one))}
-    return [
-        column(
-            of,
-            name,
-            f"{key}.low",
-            lambda one: ends.get(id(one), (None, None))[0],
-            lambda one: cells.interval(estimate(one), one.measure, sign),
-            meaning,
-            rank,
-            page,
-            below=True,
-        ),
-        column(of, "", f"{key}.high", lambda one: ends.get(id(one), (None, None))[1]),
-    ]
+def _end(estimate: str, place: int) -> Callable[[Contrast], float | None]:
+    """The lower or the upper end of an interval."""
+    return lambda contrast: found.interval()[place] if (found := getattr(contrast, estimate)) else None
 
 
 def _detectable(contrast: Contrast) -> float | None:
@@ -205,54 +187,28 @@ def _detectable(contrast: Contrast) -> float | None:
 def _printed(rows: Sequence[Row], about: About) -> list[Column]:
     """What others have printed beside the rows."""
     printed, (score, *_) = about.printed, about.measures
-    name, metric = score.title, score.key.partition("/")[2]
     if not printed:
         return []
+    title, metric, form = score.title, score.key.partition("/")[2], f".{printed.decimals}f"
     listed = ", ".join(f"{one.label} {one.score:g}" for one in printed.others)
     source = f"The paper's number for the same row: {printed.source}."
-    others = f" Others: {listed}." if listed else ""
+    others = f"{source} Others: {listed}." if listed else source
     cost = "Training time, times the number of GPUs, times their sustained rate."
-    test = "test " if printed.split == "test" else ""
+    heading, key = (f"test {title}", f"test/{metric}") if printed.split == "test" else (title, metric)
+    change = "The paper's row minus its base."
 
-    def number_of(key: str) -> Callable[[Row], Any]:
-        return lambda row: getattr(row.printed, key, None)
+    def number_of(name: str) -> Callable[[Row], Any]:
+        return lambda row: getattr(row.printed, name, None)
 
-    def differs(row: Row) -> float | None:
+    def difference_of(row: Row) -> float | None:
         return printed.difference(row.printed)
 
-    form = f".{printed.decimals}f"
     return [
         column(rows, "paper PPL", "paper/ppl", number_of("ppl"), ".2f", source, 3),
-        column(
-            rows,
-            f"paper {test}{name}",
-            f"paper/{test.replace(' ', '/')}{metric}",
-            number_of("score"),
-            form,
-            source + others,
-            5,
-        ),
-        column(
-            rows,
-            f"paper Δ {name}",
-            f"paper/{metric}.difference",
-            differs,
-            f"+z{form}",
-            "The paper's row minus its base.",
-            4,
-            page=4,
-        ),
-        column(
-            rows,
-            "paper params",
-            "paper/params",
-            number_of("params"),
-            lambda row: short(number_of("params")(row)),
-            rank=1,
-        ),
-        column(
-            rows, "paper FLOPs", "paper/flops", number_of("flops"), lambda row: short(number_of("flops")(row)), cost, 2
-        ),
+        column(rows, f"paper {heading}", f"paper/{key}", number_of("score"), form, others, 5),
+        column(rows, f"paper Δ {title}", f"paper/{metric}.difference", difference_of, f"+z{form}", change, 4, page=4),
+        column(rows, "paper params", "paper/params", number_of("params"), cells.short, rank=1),
+        column(rows, "paper FLOPs", "paper/flops", number_of("flops"), cells.short, cost, 2),
     ]
 
 
@@ -271,11 +227,12 @@ def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> li
         columns += [column(rows, "", key, value) for key, value in facts.items()]
         columns += _of_measure(about.loss, contrasts[about.loss.key], about)
     for metric in dict.fromkeys(metric for row in rows for metric in row.values):
+        of_rows = [row.values.get(metric, ()) for row in rows]
         columns += [
             column(rows, "", f"{metric}.mean", _mean(metric)),
-            column(rows, "", f"{metric}.sd", lambda row, metric=metric: standard_deviation(row.values.get(metric, ()))),
-            column(rows, "", f"{metric}.n", lambda row, metric=metric: len(row.values.get(metric, ()))),
-            column(rows, "", f"{metric}.difference", lambda row, metric=metric: difference(row, base, metric)),
+            column(of_rows, "", f"{metric}.sd", standard_deviation),
+            column(of_rows, "", f"{metric}.n", len),
+            column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric)),
         ]
     return [one._replace(name="") for one in columns]
 

@@ -114,7 +114,7 @@ def factors_table(rows: Sequence[Row], measure: Measure, margin: float | None = 
         column(effects, "effect", "effect", lambda one: one.row.name, lambda one: one.row.name),
         Column("kind", kinds, "kind", kinds),
         Column(f"Δ {measure.title}", [*map(cells.difference, effects)]),
-        Column("Δ 95 %", [cells.interval(one.estimate, measure, "+z") for one in effects]),
+        Column("Δ 95 %", [*map(cells.difference_interval, effects)]),
         Column("p", [*map(cells.p_value, effects)]),
         *_numbers(effects),
     ]

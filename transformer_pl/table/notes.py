@@ -255,7 +255,9 @@ def _gaps_note(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About)
         )
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
     if number := sum(not (one.is_rounding or one.is_constant) for one in untested):
-        notes.append(f"{counted(number, 'row')} cannot be tested: a row needs several seeds if base has them, else one.")
+        notes.append(
+            f"{counted(number, 'row')} cannot be tested: a row needs several seeds if base has them, else one."
+        )
     if any(row.dataset != rows[0].dataset for row in rows):
         notes.append("Rows on different datasets are not compared.")
     elif any(row.vocabulary != rows[0].vocabulary or not row.has_tokens_of(rows[0]) for row in rows):

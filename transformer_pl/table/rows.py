@@ -280,9 +280,8 @@ def together(tables: Mapping[str, Sequence[Row]]) -> list[Row]:
     joined: dict[str, Row] = {}
     first, of_first = next(iter(tables.items()))
     for table, rows in tables.items():
-        if {row.identity for row in rows if row.is_base} != {
-            row.identity for row in of_first if row.is_base
-        } or not any(row.is_base for row in rows):
+        bases = [{row.identity for row in one if row.is_base} for one in (rows, of_first)]
+        if not bases[0] or bases[0] != bases[1]:
             rule = "must have the same base as a row, at one scale and with the same data and task"
             raise InputError(f"--together: {first} and {table} {rule}")
         for row in rows:
