@@ -35,6 +35,8 @@ from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
+OF_RUNS = ("row", "metric", "seed", "decimal_comma", "lower_is_better")  # options that sweep files do not have
+
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 
 
@@ -48,6 +50,7 @@ class ReportOptions(TableOptions):
     row: tuple[str, ...] = ()  # columns of a CSV file: runs with equal values in them are one row
     metric: tuple[str, ...] = ()
     seed: str | None = None
+    decimal_comma: bool = False  # whether numbers of the CSV file have a comma in place of the decimal point
     lower_is_better: bool = False
     margin: tuple[tuple[str, float], ...] = ()  # by metric: differences within the margin count as none
     split: str = "val"  # the set whose scores are compared
@@ -78,10 +81,9 @@ class ReportOptions(TableOptions):
             refuse_options(self, [*of_table, "trials"], "is for the usual table, and not for --pairs or --factors")
             if self.format == "html":
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
-        of_runs = ("row", "metric", "seed", "lower_is_better")
         if not any(map(_is_of_runs, self.files)):
             given = "a .csv or .tsv file, or wandb://ENTITY/PROJECT/GROUP"
-            refuse_options(self, of_runs, f"is for runs ({given}), which are not given")
+            refuse_options(self, OF_RUNS, f"is for runs ({given}), which are not given")
             return
         if len(self.files) > 1:
             raise InputError(f"{', '.join(map(str, self.files))}: a CSV file of runs must stand alone; give one file")
@@ -144,8 +146,8 @@ def _of_runs(options: ReportOptions) -> Table | Path:
     from transformer_pl.report.runs_table import RunsOptions, runs_table  # scipy takes half a second
 
     file = options.files[0]
-    given = {name: getattr(options, name) for name in ("row", "metric", "seed", "base", "lower_is_better")}
-    table = runs_table(file, RunsOptions(**given, margin=_margins(options, options.metric)))
+    given = {name: getattr(options, name) for name in OF_RUNS}
+    table = runs_table(file, RunsOptions(**given, base=options.base, margin=_margins(options, options.metric)))
     if options.pairs:
         from transformer_pl.report.contrast_tables import compared_runs, pairs_table
 
@@ -222,6 +224,8 @@ def read_options(argv: list[str]) -> ReportOptions:
     runs.add_argument("--row", type=names, metavar="COLUMN,...", help="runs with equal values in these are one row")
     runs.add_argument("--metric", type=names, metavar="COLUMN,...", help="columns to compare, each with its own test")
     runs.add_argument("--seed", metavar="COLUMN", help="column of the seed: refuse two runs of one row and seed")
+    comma = "numbers are written 0,5 or 1.234,5 in the file, not 0.5"
+    runs.add_argument("--decimal-comma", action="store_true", help=comma)
     runs.add_argument("--lower-is-better", action="store_true", help="lower values of the metrics are better")
     options = ReportOptions.read(vars(parser.parse_args(argv)))
     if options.format not in ("json", "csv"):
