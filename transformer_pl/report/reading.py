@@ -124,22 +124,22 @@ def _online(path: Path) -> _Table:
 def _read_file(path: Path, wanted: Sequence[str]) -> _Table:
     """The cells of a file, which are divided by what finds most of the wanted headings, and then most headings."""
     text, skipped, separators = _read_text(path), 0, ",;\t"
-    if told := re.match(r'"?sep=(.)"?(\r\n|\r|\n)', text, re.IGNORECASE):  # a first line of Excel's
+    if told := re.match(r'"?sep=([^\w\s"]|\t)"?(\r\n|\r|\n)', text, re.IGNORECASE):  # a first line of Excel's
         skipped, separators, text = 1, told[1], text[told.end() :]
 
     def found(separator: str) -> tuple[int, int]:
         """How many of the wanted headings there are, and how many headings."""
-        headings = next(csv.reader(io.StringIO(text, newline=""), delimiter=separator), [])
+        headings = next(csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
         return len({*wanted}.intersection(map(str.strip, headings))), len(headings)
 
     try:
-        (_, headings), *lines = _records(text, max(separators, key=found), skipped)
+        records = _records(text, max(separators, key=found), skipped)
     except csv.Error as error:
         raise InputError(f"{path}: is not CSV: {error}; export it again") from None
-    except ValueError:
-        raise InputError(f"{path}: must have a line of headings, but is empty; export it again") from None
-    if not lines:
-        raise InputError(f"{path}: must have a line for each run below its headings, but has none; export it again")
+    if len(records) < 2:
+        rule = "must have a line of headings and a line for each run"
+        raise InputError(f"{path}: {rule}, but has {counted(len(records), 'line')}; export it again")
+    (_, headings), *lines = records
     for line, cells in lines:
         if len(cells) != len(headings):
             rule = f"must have {len(headings)} cells as the headings, but has {len(cells)}"
@@ -182,22 +182,32 @@ def _records(text: str, separator: str, skipped: int) -> list[tuple[int, list[st
 
 
 def _refuse_chart(table: _Table, row: Sequence[str]) -> None:
-    """Refuse a file with a line for each step: of W&B's charts, or one in which every row counts the same steps up."""
+    """Refuse a file with a line for each step: of W&B's charts, or one in which the runs of every row count steps."""
     charts = [heading for heading in table.headings if f"{heading}__MIN" in table.headings]
-    names = [i for i, heading in enumerate(table.headings) if heading in row and heading.lower() not in STEP_COLUMNS]
-    for place, heading in enumerate(table.headings):
-        if heading.lower() in STEP_COLUMNS:
-            steps: dict[tuple[str, ...], list[float]] = {}
-            for _, cells in table.lines:
-                step = float(cells[place]) if NUMBER.fullmatch(cells[place]) else math.nan
-                steps.setdefault(tuple(cells[i] for i in names), []).append(step)
-            several = [values for values in steps.values() if len(values) > 1]
-            starts = {values[0] for values in several}
-            if len(starts) == 1 and all(one < other for values in several for one, other in pairwise(values)):
-                charts.append(heading)
+    charts += [
+        heading for heading in table.headings if heading.lower() in STEP_COLUMNS and _counts(table, heading, row)
+    ]
     if charts:
         rule = f"must have a line for each run, but has one for each step ({shown(charts[0])})"
         raise InputError(f"{table.path}: {rule}; export the table of runs in place of a chart")
+
+
+def _counts(table: _Table, step: str, row: Sequence[str]) -> bool:
+    """Whether the runs of every row pass through steps: from the same first one, and none has more lines than an
+    earlier one. Finished runs that stopped early have other steps in each row."""
+    names = [i for i, heading in enumerate(table.headings) if heading in row and heading.lower() not in STEP_COLUMNS]
+    place, lines = table.headings.index(step), dict[tuple[str, ...], Counter[float]]()
+    for _, cells in table.lines:
+        if not NUMBER.fullmatch(cells[place]):
+            return False
+        lines.setdefault(tuple(cells[i] for i in names), Counter())[float(cells[place])] += 1
+    several = [[count for _, count in sorted(steps.items())] for steps in lines.values() if steps.total() > 1]
+    most = 1 if step in row else max(map(max, several), default=0)  # rows of one step may be meant
+    first = {min(steps) for steps in lines.values() if steps.total() > 1}
+    return len(first) == 1 and all(
+        len(counts) > 1 and most >= counts[0] and all(one >= other for one, other in pairwise(counts))
+        for counts in several
+    )
 
 
 def _finished(table: _Table, names: Sequence[int]) -> tuple[_Table, str]:
@@ -228,7 +238,9 @@ def _numbers(table: _Table, place: int, decimal_comma: bool) -> list[float | Non
         is_missing = word in MISSING or NOT_FINITE.fullmatch(word)
         if not is_missing and not pattern.fullmatch(text):
             remedy = "write it so, without percent sign or unit, or leave it empty"
-            if "," in text and not decimal_comma:
+            if decimal_comma:
+                remedy = "write it so, or leave out --decimal-comma"
+            elif "," in text:
                 remedy = "give --decimal-comma if its comma is the decimal sign, and otherwise leave commas out"
             rule = f"must be a number such as {such}"
             raise InputError(f"{table.path} line {line}: {name} = {shown(text)}: {rule}; {remedy}")
