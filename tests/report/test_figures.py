@@ -125,7 +125,7 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
     for planned in plan_trials(sweep, tmp_path):
         if planned.name != "h=16 s2":
             sentences = np.array(
-                [[one[0] - planned.config.seed - planned.row / 8, *one[1:], n, 8] for n, one in enumerate(KNOWN)]
+                [[one[0] - planned.config.seed - planned.row, *one[1:], n, 8] for n, one in enumerate(KNOWN)]
             )
             planned.trial.make()
             planned.trial.save_sentences("val", ["a"] * 60, Translation.measure, sentences)

@@ -92,6 +92,7 @@ class RunsReport(TableChoice):
     seed: str | None = None
     base: str | None = None  # the name of a row; None: the row that is called base
     lower_is_better: bool = False
+    decimal_comma: bool = False  # whether numbers have a comma in place of the decimal point
 
     def __post_init__(self) -> None:
         if len(self.files) > 1:
@@ -152,6 +153,8 @@ def _add_runs_options(parser: CommandParser) -> None:
     runs.add_argument("--seed", metavar="COLUMN", help="column of the seed: refuse two runs of one row and seed")
     runs.add_argument("--base", metavar="ROW", help="the row that others are compared with (the one called base)")
     runs.add_argument("--lower-is-better", action="store_true", help="lower values of the metrics are better")
+    comma = "numbers have a comma in place of the decimal point"
+    runs.add_argument("--decimal-comma", action="store_true", help=comma)
 
 
 def _add_table_options(table: Any) -> None:

@@ -1,6 +1,7 @@
 """The command line of every command: the parser, the readers of values, the exit code."""
 
 import argparse
+import csv
 import io
 import os
 import re
@@ -105,9 +106,9 @@ def whole_number(at_least: int = 1) -> Callable[[str], int]:
 
 
 def names(word: str) -> tuple[str, ...]:
-    """Read different names with commas between them."""
-    words = tuple(word.split(","))
-    if not all(words) or len(set(words)) < len(words):
+    """Read different names with commas between them. A name with a comma in it stands in double quotes."""
+    words = tuple(name for line in csv.reader(io.StringIO(word, newline=""), skipinitialspace=True) for name in line)
+    if not words or not all(words) or len(set(words)) < len(words):
         raise must_be(word, "be different values with commas between")
     return words
 
