@@ -19,8 +19,8 @@ DOORS = {
     "safetensors": ("transformer_pl.trials.trial", "transformer_pl.check.properties"),
     "transformers": "transformer_pl.model.export",
     "ctranslate2": "transformer_pl.model.export",
-    "matplotlib": "transformer_pl.report.figures",
-    "optuna": ("transformer_pl.search.", "transformer_pl.report.search_page"),
+    "matplotlib": "transformer_pl.table.figures",
+    "optuna": ("transformer_pl.search.", "transformer_pl.search.page"),
 }
 
 

@@ -9,15 +9,15 @@ import tiny_trials
 from chance import drawn
 from forked import command
 from helpers import a_result, write_sweep
+from transformer_pl.report.columns import build_table, table_of
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.columns import build_table, table_of
-from transformer_pl.report.html import page_columns
 from transformer_pl.report.page import write_page
 from transformer_pl.report.published import paper_table
-from transformer_pl.report.render import Column, Table
 from transformer_pl.report.rows import RowResults
+from transformer_pl.table.formats import Column, Table
+from transformer_pl.table.html import page_columns
 from transformer_pl.tasks.translation import bleu
 from transformer_pl.trials.runs_folder import finished_trials
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tiny_trials
 from helpers import a_result, little_text, write_sweep
+from transformer_pl.report.columns import table_of
+from transformer_pl.report.runs_table import RunsOptions, runs_table
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.columns import table_of
-from transformer_pl.report.runs_table import RunsOptions, runs_table
 from transformer_pl.runtime.files import write_json
 from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.tasks.translation import Translation

@@ -14,11 +14,11 @@ import tiny_trials
 import wandb
 from helpers import ROOT
 from scipy import stats
+from transformer_pl.report.runs_table import RunsOptions, runs_table
 
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.html import page_columns
 from transformer_pl.report.reading import read_runs
-from transformer_pl.report.runs_table import RunsOptions, runs_table
+from transformer_pl.table.html import page_columns
 
 HEADING = "Name,State,h,lr,seed,acc"
 SCORES = {"1": [0.90, 0.91, 0.89], "4": [0.93, 0.94, 0.92], "8": [0.88, 0.91, 0.90]}

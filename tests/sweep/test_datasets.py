@@ -5,13 +5,13 @@ import io
 import pytest
 from helpers import ROOT, little_text
 from rich.console import Console
+from transformer_pl.report.columns import table_of
 
 from transformer_pl.config import Data
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.columns import table_of
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
 

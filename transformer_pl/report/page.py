@@ -47,7 +47,7 @@ def write_page(
     attention the page has, each with the name of its row; None: the first finished seed of each row. Base comes first.
     """
     if drawings is None:
-        drawings = draw_sweep_plots(table, [[_perplexities(one.trial) for one in _finished(row)] for row in rows])
+        drawings = sweep_plots(table, rows)
     if shown is None:
         shown = [(row.shown_name, next(iter(_finished(row)))) for row in rows if any(_finished(row))]
     shown = sorted(shown, key=lambda one: not same_row(one[1].config, base))
@@ -63,6 +63,11 @@ def write_page(
         task=task_of(base.data),
         trials=[_trial(base, planned) for row in rows for planned in row.trials],
     )
+
+
+def sweep_plots(table: Table, rows: Sequence[Row]) -> dict[str, Drawing]:
+    """The figures of a grid. rows: with their trials."""
+    return draw_sweep_plots(table, [[_perplexities(one.trial) for one in _finished(row)] for row in rows])
 
 
 def _finished(row: Row) -> list[PlannedTrial]:

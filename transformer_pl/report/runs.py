@@ -43,6 +43,7 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
 
 
 def _row(name: str, runs: Sequence[Run], options: RunsReport, base: str | None) -> Row:
+    runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
     known = {metric: [run.values[metric] for run in runs] for metric in options.metric}
     numbers = {metric: [one for one in values if one is not None] for metric, values in known.items()}
     states = ["done" if any(one is not None for one in run.values.values()) else MISSING for run in runs]

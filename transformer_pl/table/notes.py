@@ -172,7 +172,7 @@ def _convergence_note(rows: Sequence[Row]) -> str:
     if falls:
         fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
         note += f"{UNCONVERGED} training had not converged, in {counted(len(falls), 'row')}: validation loss was still "
-        note += f"falling at the last step (perplexity by {fell} over the last fifth of the steps)."
+        note += f"falling at the last step (perplexity by {fell} over the last 20% of the steps)."
     elif known and unknown:
         note += f"{counted(len(known), 'row')} had converged."
     elif known:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from transformer_pl.report.moderation import (
+from transformer_pl.table.moderation import (
     MOST_FREEDOM,
     Prior,
     SeedVariance,
@@ -19,7 +19,7 @@ from transformer_pl.report.moderation import (
     upper_tail,
     variance_of,
 )
-from transformer_pl.report.statistics import Sample, correct, difference, estimate, seed_prior
+from transformer_pl.table.statistics import Sample, correct, difference, estimate, seed_prior
 
 pytestmark = pytest.mark.core
 

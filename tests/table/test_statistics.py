@@ -11,21 +11,21 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from transformer_pl.config import Config
-from transformer_pl.report import statistics as stats
-from transformer_pl.report.statistics import (
+from transformer_pl.report.rows import LOSS, loss, of_measure
+from transformer_pl.table import statistics as stats
+from transformer_pl.table.statistics import (
     Sample,
     compare_rows,
     correct,
     difference,
     estimate,
-    loss,
     sample,
     seed_prior,
 )
 from transformer_pl.tasks.translation import Translation, bleu
 
 pytestmark = pytest.mark.core
-METRIC = stats.of_measure(Translation.measure)
+METRIC = of_measure(Translation.measure)
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 
@@ -86,7 +86,7 @@ def test_an_interval_ends_where_the_score_does():
         low.difference.interval()[0] == -100
         and low.difference._replace(lowest=-math.inf, highest=0).interval()[0] < -100
     )
-    assert compare_rows([row], 0, stats.LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
+    assert compare_rows([row], 0, LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
 
 
 def test_one_seed_has_no_variance_by_seeds():
@@ -215,10 +215,10 @@ def test_rows_on_other_references_are_not_compared():
         other = row.copy()
         other[:, 3, column] += 1
         assert (compare_rows([base, other], 0, METRIC)[1].difference is not None) == compared
-    assert base.shape[2] + METRIC.reference_column == 9 and stats.LOSS.reference_column == -1
+    assert base.shape[2] + METRIC.reference_column == 9 and LOSS.reference_column == -1
     row[1, 3, 0] = math.nan
     assert compare_rows([base, row], 0, METRIC)[1] is None
-    assert compare_rows([base, row], 0, stats.LOSS)[1] is not None
+    assert compare_rows([base, row], 0, LOSS)[1] is not None
     two_sentences = [one[:, :2] for one in a_table(2, 2)]
     assert all(compare_rows(two_sentences, 0, METRIC))
 
@@ -330,7 +330,7 @@ def test_all_intervals_of_a_table_hold_whoever_shares_weights(seeds, monkeypatch
         rows = list(shared(rng, 6, seeds, 60, truth[:6], own))
         of_sentences = (rows[0] - rows[0].mean(1, keepdims=True)).mean(0)
         rows += [shared(rng, 0, seeds, 60, [])[0] + of_sentences for _ in range(4)]
-        compared = compare_rows(rows, 0, stats.LOSS, weights=weights)
+        compared = compare_rows(rows, 0, LOSS, weights=weights)
         ends = [one.difference.interval() for one in compared[1:]]
         covered += all(low <= gap <= high for (low, high), gap in zip(ends, truth, strict=True))
         assert [one.shares_weights for one in compared] == [False] + [True] * 6 + [False] * 4
