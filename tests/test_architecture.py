@@ -74,5 +74,10 @@ def test_every_package_is_installed():
     assert packages == {"ablations", "transformer_pl.sweeps", *(".".join(f.relative_to(ROOT).parts) for f in folders)}
 
 
+def test_tables_are_made_of_arrays_and_names():
+    """Anyone can make one of their own: the room imports nothing of the rest."""
+    assert imports_by_room()["table"] <= {"runtime"}
+
+
 def test_the_core_imports_no_ablation():
     assert not any(name.startswith("ablations") for path in FILES.values() for name in imported(path))

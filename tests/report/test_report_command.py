@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import tiny_trials
 from helpers import a_result, little_text, write_sweep
-from transformer_pl.report.columns import table_of
-from transformer_pl.report.runs_table import RunsOptions, runs_table
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
+from transformer_pl.report.options import RunsReport
+from transformer_pl.report.runs import runs_rows
+from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.files import write_json
 from transformer_pl.sweep import __main__ as sweep_command
+from transformer_pl.table.table import make_table
 from transformer_pl.tasks.translation import Translation
 
 KEYS = tiny_trials.TINY | {"data.val": "val", "data.test": "test"}
@@ -209,14 +211,14 @@ def test_a_csv_of_the_trials_has_the_same_means_and_the_same_part_of_the_seeds(w
     path = tmp_path / "trials.csv"
     path.write_text(out)
     sweep = read_sweep(folder / "one.yaml")
-    ours = table_of(sweep, plan_trials(sweep, folder / "runs"))
-    theirs = runs_table(path, RunsOptions(row=("row",), metric=("val/bleu",), seed="seed"))
+    ours, _ = table_of([(sweep, plan_trials(sweep, folder / "runs"))])
+    theirs = make_table(*runs_rows(path, RunsReport(files=(path,), row=("row",), metric=("val/bleu",), seed="seed")))
     for key in ("name", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference", "val/bleu.n"):
         assert [one[key] for one in theirs.records] == [one[key] for one in ours.records]
-    for one, other in zip(theirs.rows, ours.rows, strict=True):
-        assert np.array(one.score.row_mean.parts) == pytest.approx(np.array(other.score.row_mean.parts))
-        assert one.score.row_mean.variance_by_sentences == 0
-    parts = [np.array(rows[1].score.difference.parts) for rows in (theirs.rows, ours.rows)]
+    for one, other in zip(theirs.contrasts, ours.contrasts, strict=True):
+        assert np.array(one.mean.parts) == pytest.approx(np.array(other.mean.parts))
+        assert one.mean.variance_by_sentences == 0
+    parts = [np.array(contrasts[1].estimate.parts) for contrasts in (theirs.contrasts, ours.contrasts)]
     assert parts[0] == pytest.approx(parts[1])
 
 

@@ -14,15 +14,21 @@ import tiny_trials
 import wandb
 from helpers import ROOT
 from scipy import stats
-from transformer_pl.report.runs_table import RunsOptions, runs_table
 
 from transformer_pl.report import __main__ as report
+from transformer_pl.report.options import RunsReport
 from transformer_pl.report.reading import read_runs
+from transformer_pl.report.runs import runs_rows
 from transformer_pl.table.html import page_columns
+from transformer_pl.table.table import make_table
 
 HEADING = "Name,State,h,lr,seed,acc"
 SCORES = {"1": [0.90, 0.91, 0.89], "4": [0.93, 0.94, 0.92], "8": [0.88, 0.91, 0.90]}
-OPTIONS = RunsOptions(row=("h",), metric=("acc",))
+OPTIONS = {"row": ("h",), "metric": ("acc",)}
+
+
+def runs_table(path, options):
+    return make_table(*runs_rows(path, RunsReport(files=(path,), **options)))
 
 
 def lines_of(scores=SCORES, form="run-{h}-{s},finished,{h},0.1,{s},{acc}"):
@@ -57,7 +63,7 @@ def values(table, key):
 def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
     """p and the interval are simulated to three digits."""
     path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.99], "4": [0.94, 0.92, 0.95, 0.96]}))
-    table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="1"))
+    table = runs_table(path, OPTIONS | {"base": "1"})
     of_base, of_row = (
         [run.values["acc"] for run in read_runs(path, ["h"], ["acc"]).runs if run.row == h] for h in ("1", "4")
     )
@@ -78,7 +84,7 @@ def test_intervals_hold_the_true_differences(tmp_path):
     true = {"0": 0.0, "1": 0.0, "2": 1.0, "3": 0.0, "4": -2.0, "5": 0.0}
     for _ in range(60):
         path = write(tmp_path, *lines_of({h: rng.normal(mean, 0.5, 4).round(6) for h, mean in true.items()}))
-        records = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="0")).records
+        records = runs_table(path, OPTIONS | {"base": "0"}).records
         held += all(one["acc.difference.low"] <= true[one["name"]] <= one["acc.difference.high"] for one in records[1:])
     assert held >= 52  # 57 are expected; fewer than 52 in one of 100 tests
 
@@ -87,7 +93,7 @@ def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
     heading = "model,lr,acc,loss"
     rng = np.random.default_rng(1)
     lines = [f"{m},{lr},{rng.normal(ord(m), 0.1)},{rng.normal(5, 1)}" for m in "ab" for lr in (1, 2) for _ in range(3)]
-    options = RunsOptions(row=("model", "lr"), metric=("acc", "loss"), base="model=b lr=1")
+    options = {"row": ("model", "lr"), "metric": ("acc", "loss"), "base": "model=b lr=1"}
     table = runs_table(write(tmp_path, *lines, heading=heading), options)
     assert values(table, "name") == ["model=b lr=1", "model=a lr=1", "model=a lr=2", "model=b lr=2"]
     found = [[p < 0.05 for p in values(table, f"{metric}.difference.p")[1:]] for metric in ("acc", "loss")]
@@ -98,7 +104,7 @@ def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
 @pytest.mark.parametrize(("lower", "said"), [(False, "better"), (True, "worse")])
 def test_a_margin_says_what_is_equal_better_or_worse(tmp_path, lower, said):
     scores = {"base": [5.0, 5.01, 4.99], "same": [5.0, 5.01, 4.99], "high": [6.0, 6.01, 5.99], "wide": [4.0, 5.0, 6.0]}
-    options = RunsOptions(row=("h",), metric=("acc",), margin={"acc": 0.2}, lower_is_better=lower)
+    options = OPTIONS | {"margin": (("acc", 0.2),), "lower_is_better": lower}
     table = runs_table(write(tmp_path, *lines_of(scores)), options)
     assert values(table, "acc.within.0.2") == ["", "equal", said, "undecided"]
 
@@ -236,7 +242,7 @@ def test_a_heading_with_a_comma_can_be_named_as_the_message_says(tmp_path):
 def test_many_runs_are_read_in_a_moment(tmp_path):
     rng = np.random.default_rng(1)
     path = write(tmp_path, *lines_of({f"h{i}": rng.normal(i, 1, 1250).round(4) for i in range(8)}))
-    table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="h0"))
+    table = runs_table(path, OPTIONS | {"base": "h0"})
     assert values(table, "acc.n") == [1250] * 8 and all(p < 0.05 for p in values(table, "acc.difference.p")[1:])
 
 
@@ -301,7 +307,7 @@ def test_steps_of_finished_runs_are_no_chart(tmp_path):
     path = write(tmp_path, "a,10,1", "a,12,2", "b,8,1", "b,11,2", heading="h,_step,acc")
     assert values(runs_table(path, OPTIONS), "acc.n") == [2, 2]
     path = write(tmp_path, *(f"{step},{step}" for step in (10, 20) for _ in range(3)), heading="step,acc")
-    assert values(runs_table(path, RunsOptions(row=("step",), metric=("acc",))), "acc.n") == [3, 3]
+    assert values(runs_table(path, {"row": ("step",), "metric": ("acc",)}), "acc.n") == [3, 3]
 
 
 def test_two_rows_of_one_name_are_refused(tmp_path):
@@ -330,7 +336,7 @@ def test_every_format_has_the_table(tmp_path):
     (first, *_) = csv.DictReader(io.StringIO(printed(*words, "--format=csv")))
     assert first["name"] == "1" and float(first["acc.mean"]) == pytest.approx(0.9)
     assert len(json.loads(printed(*words, "--format=json"))["rows"]) == 3
-    several = page_columns(runs_table(path, RunsOptions(row=("h",), metric=("acc", "seed"), base="1")))
+    several = page_columns(runs_table(path, {"row": ("h",), "metric": ("acc", "seed"), "base": "1"}))
     assert [one.column.name for one in several if not one.folded][:3] == ["row", "acc", "Δ acc"]
     assert {one.below.name for one in several if one.below} >= {"acc 95 %", "seed 95 %"}
     page = printed(*words, "--format=html").strip()
