@@ -5,14 +5,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from transformer_pl.report.columns import table_of
 
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
-from transformer_pl.report.sweep_table import Choice
+from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_trials
