@@ -20,7 +20,7 @@ from tiny_trials import TINY
 
 pytestmark = pytest.mark.slow
 PACKAGED = ("transformer_pl", "ablations", "sweeps")
-DATA = (".py", ".yaml", ".html", ".css", ".js")
+DATA = (".py", ".yaml", ".html", ".css", ".js", ".gz")
 
 
 @pytest.fixture(scope="module")

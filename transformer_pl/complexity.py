@@ -4,19 +4,26 @@ Times the self-attention layer of each row of a sweep file, or what replaces it,
 fixed width d, on a GPU if there is one, and fits how the time grows with n. Without --scale the sizes are the paper's.
 """
 
-import argparse
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from transformer_pl.check.run import check_models
 from transformer_pl.config import Config, Site, sizes
 from transformer_pl.config.components import build
-from transformer_pl.config.levels import read_pairs
-from transformer_pl.plan.options import add_row_options, sweep_file
+from transformer_pl.plan.options import SCALES, RowOptions, sweep_file, which_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.command_line import CommandParser, run_command, whole_numbers
+from transformer_pl.runtime.command_line import (
+    CommandParser,
+    add_options,
+    option,
+    options_of,
+    run_command,
+)
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
@@ -28,13 +35,30 @@ RUN_S = 0.5  # seconds that each timing takes at least
 LONG = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComplexityOptions(RowOptions):
+    """Whose layers are measured, and at which lengths."""
+
+    scale: str = which_trials(f"{SCALES} ({SCALE})", default=SCALE, metavar="S")
+    file: Path = option(
+        "a sweep file, or the name of one that ships (layers)",
+        default=partial(sweep_file, "layers"),
+        metavar="FILE",
+        positional=True,
+        nargs="?",
+        type=sweep_file,
+    )
+    n: tuple[int, ...] = option(
+        "lengths in tokens (powers of two from 32 to 4096)", default=LENGTHS, metavar="32,64", group="what is measured"
+    )
+
+
 def main(argv: list[str]) -> int:
     options = read_options(argv)
     import torch  # it takes seconds
 
-    sets = read_pairs(options.set, "--set").values
     lengths = sorted(options.n)
-    sweep = read_sweep(options.file, SCALE if options.scale is None else options.scale, sets=sets)
+    sweep = read_sweep(options.file, options.scale, sets=options.set)
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / sweep.name
     check_writable(folder)
@@ -56,20 +80,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def read_options(argv: list[str]) -> argparse.Namespace:
+def read_options(argv: list[str]) -> ComplexityOptions:
     parser = CommandParser(
         prog="python -m transformer_pl.complexity",
         usage="%(prog)s [FILE] [options]",
         description="Table 1, measured: how the time of the layer that mixes positions grows with the length of the\n"
         "sentence. Trains nothing. Defaults are in parentheses.",
     )
-    file = "a sweep file, or the name of one that ships (layers)"
-    parser.add_argument("file", metavar="FILE", type=sweep_file, nargs="?", default="layers", help=file)
-    add_row_options(parser.add_argument_group("which layers"), SCALE)
-    group = parser.add_argument_group("what is measured")
-    lengths = "lengths in tokens (powers of two from 32 to 4096)"
-    group.add_argument("--n", type=whole_numbers, default=LENGTHS, metavar="32,64", help=lengths)
-    return parser.parse_args(argv)
+    add_options(parser, ComplexityOptions)
+    return options_of(ComplexityOptions, vars(parser.parse_args(argv)))
 
 
 def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequence[str], dict[int, float]]:

@@ -8,11 +8,13 @@ import io
 import itertools
 import sys
 from collections.abc import Iterator
+from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from transformer_pl.api import load_trial
-from transformer_pl.runtime.command_line import CommandParser, add_runs_option, run_command
+from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command, runs_option
 from transformer_pl.runtime.errors import InputError, described
 from transformer_pl.runtime.terminal import for_output, nothing_printed, plain
 
@@ -27,6 +29,26 @@ examples:
 """
 
 
+how = partial(option, group="how")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions:
+    """What is translated, by which trial, and how."""
+
+    trial: str = option(
+        "SWEEP/ROW/sSEED (table3-A/h=4/s1), or a folder, or an id", default=MISSING, metavar="TRIAL", positional=True
+    )
+    file: Path | None = option(
+        "one sentence per line (standard input)", metavar="FILE", positional=True, nargs="?", type=Path
+    )
+    beam: str | None = how("hypotheses per sentence in the beam search (the trial's)", metavar="K")
+    alpha: str | None = how("length penalty, Section 6.1 (the trial's)", metavar="A")
+    temperature: float | None = how("of a language model's draws (0: no draws)", metavar="T")
+    seed: int | None = how("seed of these draws (0)", metavar="S", type=int)
+    runs: Path = runs_option("how")
+
+
 def main(argv: list[str]) -> int:
     parser = CommandParser(
         prog="python -m transformer_pl.translate",
@@ -34,15 +56,8 @@ def main(argv: list[str]) -> int:
         description="Translate lines, or let a language model continue them. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("trial", metavar="TRIAL", help="SWEEP/ROW/sSEED (table3-A/h=4/s1), or a folder, or an id")
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="one sentence per line (standard input)")
-    group = parser.add_argument_group("how")
-    group.add_argument("--beam", metavar="K", help="hypotheses per sentence in the beam search (the trial's)")
-    group.add_argument("--alpha", metavar="A", help="length penalty, Section 6.1 (the trial's)")
-    group.add_argument("--temperature", metavar="T", type=float, help="of a language model's draws (0: no draws)")
-    group.add_argument("--seed", metavar="S", type=int, help="seed of these draws (0)")
-    add_runs_option(group)
-    options = parser.parse_args(argv)
+    add_options(parser, TranslateOptions)
+    options = options_of(TranslateOptions, vars(parser.parse_args(argv)))
     trial = load_trial(options.trial, options.runs)
     chunks = _chunks(options.file)
     data = trial.decoding(options.beam, options.alpha).data
@@ -55,8 +70,8 @@ def main(argv: list[str]) -> int:
         print(plain(trained), file=sys.stderr)
         for sentences in chunks:
             with nothing_printed():
-                how = options.beam, options.alpha, options.temperature, options.seed
-                translations = trial.translate(sentences, *how)
+                given = options.beam, options.alpha, options.temperature, options.seed
+                translations = trial.translate(sentences, *given)  # type: ignore[arg-type]  # read as values of keys
             for text in translations:
                 print(for_output(text), flush=True)
     except (RuntimeError, FloatingPointError) as error:

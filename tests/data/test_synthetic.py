@@ -1,7 +1,10 @@
-"""The synthetic corpus: it is pinned, no sentence occurs twice, and its orthography."""
+"""The synthetic corpus: it is pinned, is what its grammar makes, no sentence occurs twice, and its orthography."""
 
+import gzip
 import hashlib
 import re
+
+import synthetic_corpus
 
 from transformer_pl.data import synthetic
 
@@ -15,6 +18,10 @@ def test_the_corpus_is_the_same_everywhere():
     digest = hashlib.sha256(repr([synthetic.pairs(split) for split in synthetic.SIZES]).encode()).hexdigest()
     assert (synthetic.VERSION, digest[:16]) == (3, "5f45445fd6c25eb7")
     assert {split: len(synthetic.pairs(split)) for split in synthetic.SIZES} == synthetic.SIZES
+
+
+def test_the_file_is_what_the_grammar_makes():
+    assert gzip.decompress(synthetic.FILE.read_bytes()) == synthetic_corpus.corpus()
 
 
 def test_no_sentence_occurs_twice_on_either_side():

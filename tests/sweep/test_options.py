@@ -2,6 +2,7 @@
 
 import pytest
 
+from transformer_pl.runtime.command_line import words_of
 from transformer_pl.sweep.options import read_options
 
 LINES = [
@@ -18,4 +19,4 @@ LINES = [
 def test_options_and_their_command_line_are_the_same(line):
     """That of plan.json, and of SLURM's workers."""
     options = read_options(line.split())
-    assert read_options(options.words()) == options and sorted(options.words()) == sorted(line.split())
+    assert read_options(words_of(options)) == options and sorted(words_of(options)) == sorted(line.split())

@@ -105,7 +105,7 @@ def test_without_a_place_the_text_is_one_side_of_the_synthetic_corpus():
     for side, language in enumerate(("en", "de")):
         corpus = open_corpus(Data(task=TASK, target=language))
         texts = [text for _, text in corpus.pairs("train")]
-        assert texts == [pair[side] for pair in synthetic.pairs("train", len(texts))]
+        assert texts == [pair[side] for pair in synthetic.pairs("train", large=True)]
         assert len(texts) > len(synthetic.pairs("train"))
     assert "data.target = fr" in mistake(None, task=TASK, target="fr")
 

@@ -14,7 +14,7 @@ from transformer_pl.plan.options import TableOptions, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
-from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, read_options
+from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, TableChoice, read_options
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     with nothing_printed():
         reports = make_reports(options)
     for title, report in reports:
-        print_report(title, report, options.format, len(reports) > 1)
+        print_report(title, report, options, len(reports) > 1)
     return 0
 
 
@@ -95,9 +95,9 @@ def joined(tables: Iterable[Table]) -> Table:
     return Table([*headings, *values], [*notes], summary=summary)
 
 
-def print_report(title: str, report: Table | Path, output_format: str, with_title: bool) -> None:
+def print_report(title: str, report: Table | Path, options: TableChoice, with_title: bool) -> None:
     """Print a table, below its title if `with_title`, or the path of a page."""
-    label, title = title, title if with_title else ""
+    label, title, output_format = title, title if with_title else "", options.format
     if isinstance(report, Path):
         print(for_output(str(report)))
     elif output_format == "terminal":
@@ -105,7 +105,7 @@ def print_report(title: str, report: Table | Path, output_format: str, with_titl
         console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
     else:
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
-        made = report.latex(label) if output_format == "tex" else TEXT_FORMATS[output_format](report)
+        made = report.latex(label, options.caption) if output_format == "tex" else TEXT_FORMATS[output_format](report)
         text = f"{heading if title else ''}{made}"
         print(for_output(text), end="\n" if title else "")
 

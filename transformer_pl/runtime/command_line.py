@@ -1,4 +1,8 @@
-"""The command line of every command: the parser, the readers of values, the exit code."""
+"""The command line of every command: the parser, the readers of values, the exit code.
+
+The options of a command are the fields of a dataclass, each made by `option`: its type, default and sentence are the
+parser's, the help's, the API's and those of the command line that is written into a script or a plan.
+"""
 
 import argparse
 import csv
@@ -6,18 +10,21 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, Field, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from types import NoneType
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from transformer_pl.runtime import signals
 from transformer_pl.runtime.environment import NAME, project_version
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 
 DEFAULT_RUNS = Path("runs")
-OptionGroup = argparse._ArgumentGroup  # a group of options in the help, to which more are added
+
+Options = TypeVar("Options")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,13 +136,69 @@ def must_be(word: str, constraint: str) -> argparse.ArgumentTypeError:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options
+# Options, stated once
 
 
-def add_runs_option(group: OptionGroup | CommandParser) -> None:
-    """Add the option that names the runs folder."""
-    help = "the folder of all results (%(default)s)"
-    group.add_argument("--runs", type=folder_name, default=DEFAULT_RUNS, metavar="DIR", help=help)
+def option(help: str, default: Any = None, metavar: Any = None, group: str = "", **more: Any) -> Any:
+    """A field of a dataclass that is an option of a command. Its type says how its value is read, unless `type` does.
+
+    help: a sentence, with the default in parentheses. default: MISSING where a value is required. metavar: what stands
+    for the value in the help. group: the heading of the help under which it stands. more: what else argparse's
+    add_argument takes; `positional=True` for a word without a name; `convert`, what makes the value of the words of
+    an option that takes several.
+    """
+    about = {"help": help, "metavar": metavar, "group": group, **more}
+    if callable(default) and default is not MISSING:
+        return field(default_factory=default, metadata=about)
+    return field(default=default, metadata=about)
+
+
+def runs_option(group: str = "") -> Any:
+    """The option that names the runs folder."""
+    help = f"the folder of all results ({DEFAULT_RUNS})"
+    return option(help, default=DEFAULT_RUNS, metavar="DIR", group=group, type=folder_name)
+
+
+def add_options(parser: CommandParser, kind: type) -> None:
+    """Add the options of a dataclass to a parser, by groups."""
+    types, groups = get_type_hints(kind), dict[str, Any]()
+    for stated in filter(_is_option, fields(kind)):
+        about = dict(stated.metadata)
+        title, is_positional = about.pop("group"), about.pop("positional", False)
+        about.pop("convert", None)
+        name = stated.name if is_positional else _flag(stated)
+        if title and title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        how = {} if "nargs" in about else _by_type(types[stated.name])
+        about = {"default": None} | how | about  # the dataclass has the defaults
+        if about["metavar"] is None:
+            del about["metavar"]
+        groups.get(title, parser).add_argument(name, **about)
+
+
+def options_of(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """The options of a dataclass from what a parser has read. Raises an InputError."""
+    convert = {stated.name: stated.metadata.get("convert") for stated in fields(kind)}  # type: ignore[arg-type]
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    values = {name: value for name, value in values.items() if value is not None}
+    return kind(**{name: made(values[name]) if (made := convert[name]) else values[name] for name in values})
+
+
+def words_of(options: Any) -> list[str]:
+    """The command line that gives these options."""
+    positional, words = list[str](), list[str]()
+    for stated in filter(_is_option, fields(options)):
+        value, flag = getattr(options, stated.name), _flag(stated)
+        if stated.metadata.get("positional"):
+            positional.append(str(value))
+        elif isinstance(value, bool) and value != stated.default:
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, Mapping) and value:
+            words += [flag, *(f"{key}={setting}" for key, setting in value.items())]
+        elif value != stated.default and not isinstance(value, Mapping):
+            several = value if isinstance(value, tuple) else (value,)
+            words += [flag, *(map(str, several) if "nargs" in stated.metadata else [",".join(map(str, several))])]
+    return positional + words
 
 
 def refuse_options(options: object, flags: Sequence[str], why: str) -> None:
@@ -143,3 +206,25 @@ def refuse_options(options: object, flags: Sequence[str], why: str) -> None:
     for flag in flags:
         if getattr(options, flag) not in (None, False, [], (), {}):
             raise InputError(f"--{flag.replace('_', '-')}: {why}; leave it out")
+
+
+def _is_option(stated: Field) -> bool:
+    return "help" in stated.metadata
+
+
+def _flag(stated: Field) -> str:
+    return f"--{stated.name.replace('_', '-')}"
+
+
+def _by_type(declared: Any) -> dict[str, Any]:
+    """How argparse reads a value of a declared type."""
+    if declared is bool:
+        return {"action": "store_true"}
+    if NoneType in get_args(declared):
+        declared = next(kind for kind in get_args(declared) if kind is not NoneType)
+    if get_origin(declared) is Literal:
+        return {"choices": get_args(declared)}
+    if declared is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    readers = {int: whole_number(), Path: Path, float: float, tuple[str, ...]: names, tuple[int, ...]: whole_numbers}
+    return {"type": readers.get(declared, str)}

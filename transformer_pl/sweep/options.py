@@ -1,11 +1,20 @@
 """The options of the sweep command."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from transformer_pl.plan.options import TableOptions, add_sweep_options, sweep_file
-from transformer_pl.runtime.command_line import CommandParser, refuse_options, whole_number
+from transformer_pl.plan.options import TableOptions, sweep_file
+from transformer_pl.runtime.command_line import (
+    DEFAULT_RUNS,
+    CommandParser,
+    add_options,
+    option,
+    options_of,
+    refuse_options,
+    whole_number,
+)
 
 EXAMPLES = """\
 examples:
@@ -19,21 +28,56 @@ exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 wrong input, noth
 """
 
 
+how_they_run = partial(option, group="how they run")
+of_search = partial(option, group="a search (a file with method: random, bayes or custom)", nargs="+")
+
+
+def _count_or_auto(word: str) -> int | None:
+    """Read a number of trials; None for `auto`, which lets the machine decide."""
+    return None if word == "auto" else whole_number()(word)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(TableOptions):
     """What the command is to do with a sweep file, and on which machines."""
 
-    file: Path
-    plan: bool = False  # print the plan, and start nothing
-    parallel: int | None = None  # trials at once, or workers of SLURM; None: as the machine allows
-    rerun: bool = False  # train finished and diverged trials again
-    launcher: Literal["local", "slurm"] = "local"
-    devices: int | None = None  # GPUs, or CPU cores where no GPU is used; None: all
-    per_device: int | None = None  # trials on each GPU
-    slurm: Path | None = None  # a YAML file of sbatch options
-    worker: bool = False  # do not wait for trials that other commands train
-    sampler: tuple[str, ...] | None = None  # of a search: its name, and KEY=VALUE; None: the file's
-    pruner: tuple[str, ...] | None = None
+    file: Path = option(
+        "a sweep file, or the name of a shipped one, such as table3_A",
+        default=MISSING,
+        metavar="FILE",
+        positional=True,
+        type=sweep_file,
+        nargs="?",
+    )
+    plan: bool = how_they_run("print rows, sizes, cost and time, and start nothing", default=False)
+    parallel: int | None = how_they_run(
+        "trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers",
+        metavar="N|auto",
+        type=_count_or_auto,
+    )
+    rerun: bool = how_they_run(
+        "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
+        default=False,
+    )
+    launcher: Literal["local", "slurm"] = how_they_run("where trials are trained (local)", default="local")
+    devices: int | None = how_they_run(
+        "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)", metavar="N"
+    )
+    per_device: int | None = how_they_run("run K trials on each GPU, each pinned to its own CPU cores", metavar="K")
+    slurm: Path | None = how_they_run(
+        "for --launcher slurm: YAML file of sbatch options for one worker", metavar="FILE"
+    )
+    worker: bool = how_they_run(
+        "do not wait for trials that other commands train; the last command prints the table", default=False
+    )
+    sampler: tuple[str, ...] | None = of_search(
+        "tpe, random, qmc, cma-es, gp or nsga-ii, with its options (random with method: random, else tpe)",
+        metavar=("NAME", "KEY=VALUE"),
+    )
+    pruner: tuple[str, ...] | None = of_search(
+        "none, median, halving or hyperband, with its options (the file's early_terminate, or none)",
+        metavar=("NAME", "KEY=VALUE"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,40 +97,11 @@ def read_options(words: list[str]) -> SweepOptions | Path:
         "again continues where it was stopped. Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
-    file = "a sweep file, or the name of a shipped one, such as table3_A"
-    parser.add_argument("file", metavar="FILE", type=sweep_file, nargs="?", help=file)
-    add_sweep_options(parser)
-    run = parser.add_argument_group("how they run")
-    run.add_argument("--plan", action="store_true", help="print rows, sizes, cost and time, and start nothing")
-    parallel = "trials at once (auto: as cores or GPUs allow); with --launcher slurm: workers"
-    run.add_argument("--parallel", type=_count_or_auto, metavar="N|auto", help=parallel)
-    rerun = "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun"
-    run.add_argument("--rerun", action="store_true", help=rerun)
-    launchers = ("local", "slurm")
-    run.add_argument("--launcher", choices=launchers, help="where trials are trained (local)")
-    devices = "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)"
-    run.add_argument("--devices", type=whole_number(), metavar="N", help=devices)
-    per_device = "run K trials on each GPU, each pinned to its own CPU cores"
-    run.add_argument("--per-device", type=whole_number(), metavar="K", help=per_device)
-    sbatch = "for --launcher slurm: YAML file of sbatch options for one worker"
-    run.add_argument("--slurm", type=Path, metavar="FILE", help=sbatch)
-    worker = "do not wait for trials that other commands train; the last command prints the table"
-    run.add_argument("--worker", action="store_true", help=worker)
-    with_pairs = ("NAME", "KEY=VALUE")
-    search = parser.add_argument_group("a search (a file with method: random, bayes or custom)")
-    sampler = "tpe, random, qmc, cma-es, gp or nsga-ii, with its options (random with method: random, else tpe)"
-    search.add_argument("--sampler", nargs="+", metavar=with_pairs, help=sampler)
-    pruner = "none, median, halving or hyperband, with its options (the file's early_terminate, or none)"
-    search.add_argument("--pruner", nargs="+", metavar=with_pairs, help=pruner)
+    add_options(parser, SweepOptions)
     folder = parser.add_argument_group("without a FILE")
     listing = "list what is in the runs folder, how large it is, and what is no longer needed"
     folder.add_argument("--list", action="store_true", help=listing)
     given = vars(parser.parse_args(words))
     if bool(given["file"]) == (listed := given.pop("list")):
         parser.error("give one of FILE and --list")
-    return given["runs"] if listed else SweepOptions.read(given)
-
-
-def _count_or_auto(word: str) -> int | None:
-    """Read a number of trials; None for `auto`, which lets the machine decide."""
-    return None if word == "auto" else whole_number()(word)
+    return (given["runs"] or DEFAULT_RUNS) if listed else options_of(SweepOptions, given)

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from transformer_pl.config.types import TEXT
+from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.signals import JOB_GRACE_S
@@ -58,7 +59,7 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
     if not tasks:
         return bool(options.plan)
     worker = replace(options, launcher="local", plan=False, parallel=None, slurm=None, worker=True)
-    script = array_script(folder, sbatch_options, tasks, worker.words())
+    script = array_script(folder, sbatch_options, tasks, words_of(worker))
     if options.plan:
         say(console, f"would submit to sbatch:\n{script}")
         return True

@@ -17,7 +17,6 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus, Measure, Scores, Task
 
 SYNTHETIC = {"en": 0, "de": 1}  # the sides of the synthetic corpus
-SYNTHETIC_DOCUMENTS = 6000  # for training: a translator needs fewer sentences
 
 
 def bits_per_byte(sums: np.ndarray) -> np.ndarray:
@@ -64,7 +63,7 @@ def _synthetic(data: Data) -> Corpus:
         raise InputError(f"data.target = {data.target}: {ours}")
     side = SYNTHETIC[data.target]
     return Corpus(
-        {"corpus": "synthetic", "version": synthetic.VERSION, "train": SYNTHETIC_DOCUMENTS},
+        {"corpus": "synthetic", "version": synthetic.VERSION, "train": synthetic.LARGE["train"]},
         f"sentences of the synthetic corpus in {data.target}, version {synthetic.VERSION}",
-        lambda split: (("", pair[side]) for pair in synthetic.pairs(split, SYNTHETIC_DOCUMENTS)),
+        lambda split: (("", pair[side]) for pair in synthetic.pairs(split, large=True)),
     )

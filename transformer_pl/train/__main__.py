@@ -21,9 +21,16 @@ from transformer_pl.config.levels import (
     read_pairs,
     resolve,
     scale_level,
-    scale_names,
 )
-from transformer_pl.runtime.command_line import DEFAULT_RUNS, CommandParser, add_runs_option, run_command
+from transformer_pl.plan.options import SCALES
+from transformer_pl.runtime.command_line import (
+    CommandParser,
+    add_options,
+    option,
+    options_of,
+    run_command,
+    runs_option,
+)
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
@@ -51,11 +58,13 @@ component are keys too: --model.attention=ablations.local_attention.LocalAttenti
 class TrainOptions:
     """Which trial is trained."""
 
-    scale: str = DEFAULT_SCALE
+    scale: str = option(f"{SCALES} ({DEFAULT_SCALE})", default=DEFAULT_SCALE, metavar="S")
+    variant: str | None = option(
+        "a row of a sweep: `base`, or what differs from it; wins over --key=value", metavar='"KEY=VALUE ..."'
+    )
+    runs: Path = runs_option()
+    rerun: bool = option("train a finished or diverged trial again", default=False)
     keys: Mapping[str, Any] = field(default_factory=dict)  # keys of the config, which win over the scale's
-    variant: str | None = None  # what differs from base, as a row of a sweep file has it; it wins over the keys
-    runs: Path = DEFAULT_RUNS
-    rerun: bool = False  # train a finished or diverged trial again
 
     def levels(self) -> list[Level]:
         """The levels of the config, the scale's first. Raises an InputError."""
@@ -119,14 +128,9 @@ def read_argv(argv: list[str]) -> TrainOptions:
         "in parentheses.",
         epilog=f"{EXAMPLES}\n{help_text()}",
     )
-    known = f"{', '.join(scale_names())} or your own YAML (%(default)s)"
-    parser.add_argument("--scale", default=DEFAULT_SCALE, metavar="S", help=known)
-    row = "a row of a sweep: `base`, or what differs from it; wins over --key=value"
-    parser.add_argument("--variant", metavar='"KEY=VALUE ..."', help=row)
-    add_runs_option(parser)
-    parser.add_argument("--rerun", action="store_true", help="train a finished or diverged trial again")
+    add_options(parser, TrainOptions)
     given, rest = parser.parse_known_args(argv)
-    return TrainOptions(**vars(given), keys=_read_keys(rest))
+    return options_of(TrainOptions, vars(given) | {"keys": _read_keys(rest)})
 
 
 def _read_keys(argv: list[str]) -> Mapping[str, Any]:
