@@ -25,7 +25,7 @@ from transformer_pl.report.published import PublishedRow, PublishedTable
 from transformer_pl.runtime.errors import InputError, shown, suggestion, warn
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.table.rows import Row
-from transformer_pl.task import task_of
+from transformer_pl.task import Measure, task_of
 
 
 class Published(Section):
@@ -106,25 +106,31 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
         if twice := [value for index, value in enumerate(values) if value in values[:index]]:
             raise InputError(f"{path}: {kind} = {shown(twice[0])}: stands there twice; change one")
     known = [row.name for row in sweep.rows]
+    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
+    if twice := [name for name in renamed.values() if name in set(known) - renamed.keys()]:
+        raise InputError(f"{path}: name = {shown(twice[0])}: is the name of another row; choose another")
     unknown = [entry.row for entry in names.of_rows() if entry.row not in known]
     wrong = [f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown]
     if wrong and is_changed and given is None:
         warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
         return None
-    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure.name)]:
+    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]:
         raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
 
 
-def _mistakes_of_numbers(names: RowNames, score: str) -> Iterator[str]:
-    """What is wrong with the printed numbers of a table that compares this score."""
-    metrics = (score, "ppl")
+def _mistakes_of_numbers(names: RowNames, measure: Measure) -> Iterator[str]:
+    """What is wrong with the printed numbers of a table that compares by this measure."""
+    metrics = (measure.name, "ppl")
     for entry in names.of_rows():
         if entry.published:
             place = f"row = {shown(entry.row)}: published"
-            for metric in entry.published.numbers:
+            for metric, value in entry.published.numbers.items():
                 if metric not in metrics:
                     yield f"{place}.{metric}: is no metric of this table{suggestion(metric, metrics)}"
+                elif metric == measure.name and not 0 <= value <= measure.highest:
+                    rule = f"must be from 0 to {measure.highest:g}, as {measure.title} is here"
+                    yield f"{place}.{metric} = {value:g}: {rule}; convert it"
             if not (entry.published.source or names.source):
                 yield f"{place}: must have a source, here or above `rows`"
 

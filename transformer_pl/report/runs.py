@@ -57,7 +57,7 @@ def _digits(metric: str, rows: Sequence[Row]) -> int:
     """As many as the usual spread from run to run has zeros behind the point, and one more."""
     values = [row.values[metric] for row in rows if len(row.values.get(metric, ())) > 1]
     spreads = [spread for of_row in values if (spread := statistics.stdev(of_row))]
-    return min(6, max(0, 1 - math.floor(math.log10(statistics.median(spreads))))) if spreads else 3
+    return min(15, max(0, 1 - math.floor(math.log10(statistics.median(spreads))))) if spreads else 3
 
 
 def _missing(metric: str, runs: Sequence[Run]) -> str:

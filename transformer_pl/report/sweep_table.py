@@ -139,4 +139,18 @@ def _added(grids: Sequence[Grid], folder: Path | None) -> list[str]:
             found = leaks(prepared.meta["splits"], unit)  # evaluation pairs that make a score look too good
             notes |= dict.fromkeys(f"{leak[0].upper()}{leak[1:]}." for leak in found)
     changed = change_note(read_plan(folder).get("tested"), tested_by(sweep)) if folder else ""
-    return [*notes, *filter(None, [changed])]
+    return [*notes, *filter(None, [changed, _larger_sweep(grids, folder) if folder else ""])]
+
+
+def _larger_sweep(grids: Sequence[Grid], folder: Path) -> str:
+    """Which sweep of this runs folder has all of the rows and more, so that p should be corrected for these, too."""
+    ids = {one.identity.trial for _, planned in grids for one in planned}
+    for other in sorted(path.parent for path in folder.parent.glob("*/plan.json")):
+        trials = read_plan(other).get("trials", []) if other != folder else []
+        rows = len({trial["row"] for trial in trials if "row" in trial})
+        if ids <= {trial.get("id") for trial in trials} and rows > sum(len(sweep.rows) for sweep, _ in grids):
+            return (
+                f"All of these rows are among the {rows} of {other.name}: if you chose them by its results, "
+                "take its p, which is corrected for all."
+            )
+    return ""

@@ -1,5 +1,6 @@
 """The text of a table's cells. An empty string means that there is nothing to print."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +12,15 @@ from transformer_pl.table.statistics import Estimate
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 EXEMPT = "‡"  # marks the name of a row whose components break a property on purpose
 UNCONVERGED = "†"  # marks a row that had not converged
+HUGE = 1e7
 CLASS = re.compile(r"(?:\w+\.)+([A-Z]\w*)")  # an import path
 
 
 def number(value: float | None, form: str) -> str:
-    return "" if value is None else f"{value:{form}}"
+    """A number in a format; a huge one in three digits."""
+    if value is None:
+        return ""
+    return f"{value:.3g}" if HUGE <= abs(value) < math.inf else f"{value:{form}}"
 
 
 def short(value: float | None) -> str:
@@ -47,12 +52,12 @@ def score(contrast: Contrast) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
     form = f".{digits(contrast.mean, contrast.measure)}f"
     text, spread = number(contrast.row.mean(contrast.measure.key), form), standard_deviation(contrast.scores)
-    text += "" if spread is None else f" ± {spread:{form}}"
+    text += "" if spread is None else f" ± {number(spread, form)}"
     return converged(text, contrast.row) or unmeasured(contrast.row)
 
 
-def mean(metric: str, row: Row) -> str:
-    return number(row.mean(metric), ".1f") or unmeasured(row)
+def mean(metric: str, digits: int, row: Row) -> str:
+    return number(row.mean(metric), f".{digits}f") or unmeasured(row)
 
 
 def flops(row: Row) -> str:
@@ -74,7 +79,7 @@ def interval(estimate: Estimate | None, measure: Measure, sign: str = "") -> str
     if estimate is None:
         return ""
     form = f"{sign}.{digits(estimate, measure)}f"
-    return " to ".join(f"{end:{form}}" for end in estimate.interval())
+    return " to ".join(number(end, form) for end in estimate.interval())
 
 
 def row_interval(contrast: Contrast) -> str:
@@ -96,7 +101,7 @@ def difference(contrast: Contrast) -> str:
     if contrast.difference is None:
         return "" if contrast.row.is_base else "-"
     form = f"+z.{digits(contrast.estimate, contrast.measure)}f"
-    return f"{contrast.difference:{form}}{star(contrast)}"
+    return f"{number(contrast.difference, form)}{star(contrast)}"
 
 
 def star(contrast: Contrast) -> str:

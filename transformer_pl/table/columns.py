@@ -108,7 +108,8 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> lis
         shown += [(*one, "Of the test set.", 7 if place else None) for place, one in enumerate(of_test)]
     for key, name, meaning, rank in shown:
         if any(key in row.values for row in rows):
-            columns.append(column(rows, name, f"{key}.mean", _mean(key), partial(cells.mean, key), meaning, rank))
+            text = partial(cells.mean, key, score.digits)
+            columns.append(column(rows, name, f"{key}.mean", _mean(key), text, meaning, rank))
     if any(row.printed and row.printed.flops for row in rows):
         meaning = "Of a training; only matrix products count."
         columns.append(column(rows, "FLOPs", "flops", attrgetter("flops"), cells.flops, meaning))
@@ -191,24 +192,26 @@ def _printed(rows: Sequence[Row], about: About) -> list[Column]:
         return []
     title, metric, form = score.title, score.key.partition("/")[2], f".{printed.decimals}f"
     listed = ", ".join(f"{one.label} {one.score:g}" for one in printed.others)
-    source = f"The paper's number for the same row: {printed.source}."
+    source, who = f"The number printed for the same row: {printed.source}.", printed.name
     others = f"{source} Others: {listed}." if listed else source
     cost = "Training time, times the number of GPUs, times their sustained rate."
     heading, key = (f"test {title}", f"test/{metric}") if printed.split == "test" else (title, metric)
-    change = "The paper's row minus its base."
+    change = "The printed number of the row minus that of base."
 
     def number_of(name: str) -> Callable[[Row], Any]:
         return lambda row: getattr(row.printed, name, None)
 
-    def difference_of(row: Row) -> float | None:
-        return printed.difference(row.printed)
+    def difference_of(name: str) -> Callable[[Row], float | None]:
+        return lambda row: printed.difference(row.printed, name)
 
+    change_of_score, change_of_ppl = difference_of("score"), difference_of("ppl")
     return [
-        column(rows, "paper PPL", "paper/ppl", number_of("ppl"), ".2f", source, 3),
-        column(rows, f"paper {heading}", f"paper/{key}", number_of("score"), form, others, 5),
-        column(rows, f"paper Δ {title}", f"paper/{metric}.difference", difference_of, f"+z{form}", change, 4, page=4),
-        column(rows, "paper params", "paper/params", number_of("params"), cells.short, rank=1),
-        column(rows, "paper FLOPs", "paper/flops", number_of("flops"), cells.short, cost, 2),
+        column(rows, f"{who} PPL", "paper/ppl", number_of("ppl"), ".2f", source, 3),
+        column(rows, f"{who} Δ PPL", "paper/ppl.difference", change_of_ppl, "+z.2f", change, 0),
+        column(rows, f"{who} {heading}", f"paper/{key}", number_of("score"), form, others, 5),
+        column(rows, f"{who} Δ {title}", f"paper/{metric}.difference", change_of_score, f"+z{form}", change, 4, page=4),
+        column(rows, f"{who} params", "paper/params", number_of("params"), cells.short, rank=1),
+        column(rows, f"{who} FLOPs", "paper/flops", number_of("flops"), cells.short, cost, 2),
     ]
 
 

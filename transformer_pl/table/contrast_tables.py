@@ -126,7 +126,7 @@ def factors_table(rows: Sequence[Row], measure: Measure, margin: float | None = 
 def _said(interactions: Sequence[Contrast], margin: float | None) -> str:
     """A sentence on what the interactions show."""
     measure, estimates = interactions[0].measure, [one.estimate for one in interactions if one.estimate]
-    widest = max(abs(one.value) + one.half_width(one.level) for one in estimates)
+    widest = max((abs(one.value) + one.half_width(one.level) for one in estimates), default=0.0)
     if found := sum(one.is_found for one in interactions):
         return f"{found} of {len(interactions)} interactions differ from zero: read no main effect by itself."
     if margin is not None and widest <= margin:

@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.terminal import UNBROKEN
 
 LEGEND = "What the columns mean: report.html (--format html)."  # the note for those who have the page
@@ -74,8 +74,8 @@ class Table(NamedTuple):
         """The table with these columns for people, in this order. Raises an InputError for unknown ones."""
         known = {column.name: column for column in self.columns}
         if unknown := [name for name in names if name not in known]:
-            wrong = [f"--columns {shown(name)}: is no column{suggestion(name, known)}" for name in unknown]
-            raise InputError(*wrong)
+            listed = ", ".join(known)
+            raise InputError(*(f"--columns {shown(name)}: is no column; there are: {listed}" for name in unknown))
         rest = [column._replace(name="") for column in self.all_columns if column.name not in names]
         return self._replace(all_columns=[*(known[name]._replace(drop_rank=None) for name in names), *rest])
 
@@ -189,8 +189,8 @@ def _label(text: str) -> str:
 
 def _markdown(text: str) -> str:
     """A text on one line of Markdown, as it stands."""
-    text = " ".join(text.replace("&", "&amp;").replace("<", "&lt;").split("\n"))
-    return text.replace("\\", "\\\\").replace("|", "\\|")
+    text = re.sub("&(?=[a-zA-Z#])", "&amp;", " ".join(text.split("\n")))
+    return re.sub("<(?=[a-zA-Z/!?])", "&lt;", text).replace("\\", "\\\\").replace("|", "\\|")
 
 
 _LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}

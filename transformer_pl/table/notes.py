@@ -265,6 +265,11 @@ def _gaps_note(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About)
     if sizes and min(sizes) < FEWEST_SENTENCES:
         few = f"A {SETS[about.split]} of {min(sizes)} {about.unit} is too small for intervals and tests"
         notes.append(f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide long ones.")
+    scored = any(row.values for row in rows)
+    if about.loss and scored and not any(one.is_known for one in contrasts) and not sizes:
+        notes.append(
+            f"There are no tests and no intervals: the scores of the sentences of the {SETS[about.split]} are not here."
+        )
     notes.append(machines_note([machine for row in rows for machine in row.machines]))
     return " ".join(filter(None, notes))
 

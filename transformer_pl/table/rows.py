@@ -55,13 +55,22 @@ class PrintedTable(NamedTuple):
     differs_in: Sequence[str] = ()  # such as `data`: only differences can be compared with ours
     has_base: bool = True  # whether a number of base is printed
 
-    def difference(self, row: Printed | None) -> float | None:
-        """The row's score minus base's; None for base itself, and where one is missing or is from another source."""
-        if row is None or self.base is None or row is self.base or row.source != self.base.source:
+    def difference(self, row: Printed | None, number: str = "score") -> float | None:
+        """The row's number minus base's; None for base itself, and where one is missing or is from another source.
+
+        number: score or ppl.
+        """
+        base = self.base
+        if row is None or base is None or row is base or row.source != base.source:
             return None
-        return (
-            None if row.score is None or self.base.score is None else round(row.score - self.base.score, self.decimals)
-        )
+        value, of_base = getattr(row, number), getattr(base, number)
+        digits = self.decimals if number == "score" else 2
+        return None if value is None or of_base is None else round(value - of_base, digits)
+
+    @property
+    def name(self) -> str:
+        """What its columns are called after: the paper, or else where the numbers are from."""
+        return "paper" if self.is_paper else self.source.partition(",")[0]
 
 
 class Ending(Protocol):
