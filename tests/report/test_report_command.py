@@ -126,7 +126,33 @@ def test_rows_stand_in_the_order_that_is_asked_for(words, sort, expected):
 def test_columns_are_chosen_by_their_headings(words):
     _, out, _ = tiny_trials.ended(report.main, *words, "--format=md", "--columns=row,p,BLEU")
     assert next(line for line in out.splitlines() if line.startswith("|")) == "| row | p | BLEU |"
-    assert "did you mean BLEU" in refused(*words, "--columns=row,BLUE")
+    assert "row, h, params" in refused(*words, "--columns=row,BLUE")
+
+
+def test_a_table_of_some_rows_of_a_larger_sweep_names_it(words, folder, tmp_path):
+    """Its p is corrected for fewer rows. A sweep of the same rows is not named."""
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    for name, variant in (("larger", ["base", "model.h=4", "model.h=2"]), ("equal", ["base", "model.h=4"])):
+        keys = KEYS | {"data.path": folder / "text", "variant": variant, "seed": [1, 2, 3]}
+        sweep = read_sweep(write_sweep(folder / f"{name}.yaml", keys))
+        trials = [
+            {"row": sweep.rows[one.row].name, "id": one.identity.trial, "seed": one.config.seed}
+            for one in plan_trials(sweep, runs)
+        ]
+        (runs / "sweeps" / f"{name}@demo").mkdir(parents=True)
+        write_json(runs / "sweeps" / f"{name}@demo" / "plan.json", {"name": name, "scale": "demo", "trials": trials})
+    _, out, _ = tiny_trials.ended(report.main, words[0], f"--runs={runs}", "--format=md")
+    assert "the 3 of larger@demo" in out and "equal@demo" not in out
+
+
+def test_a_test_set_whose_sentences_are_not_here_has_no_tests_and_a_note(words, folder, tmp_path):
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    for path in (runs / "trials").glob("*/scores.test.jsonl"):
+        path.unlink()
+    _, out, _ = tiny_trials.ended(report.main, words[0], f"--runs={runs}", "--split=test", "--format=md")
+    assert "no tests" in out and "| Δ BLEU |" in out
 
 
 def test_factors_and_pairs_are_tables_of_their_own(words):
@@ -242,7 +268,7 @@ rows:
 def test_rows_have_names_of_one_s_own_in_every_format(words, tmp_path):
     path, printed = write_names(tmp_path, NAMES), {}
     for form in ("terminal", "md", "tex"):
-        shown = [f"--format={form}", "--columns=row,BLEU,paper BLEU"]  # LaTeX lacks the room for all columns
+        shown = [f"--format={form}", "--columns=row,BLEU,a paper BLEU"]  # LaTeX lacks the room for all columns
         _, printed[form], _ = tiny_trials.ended(report.main, *words, f"--rows={path}", *shown)
         heads, four, eight = (printed[form].rindex(text) for text in ("Heads", "four heads", "eight heads"))
         assert heads < four < eight
@@ -302,7 +328,7 @@ rows:
     _, page, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=html")
     assert "a paper" in Path(page.strip()).read_text()
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md", "--no-paper")
-    assert "| four |" in out and "paper BLEU" not in out
+    assert "| four |" in out and "a paper BLEU" not in out
     write_names(tmp_path, text.replace("25.753", "25.753, source: a blog"))
     found = records(*words, f"--rows={tmp_path / 'names.yaml'}")
     assert [row["paper/bleu.difference"] for row in found] == ["", ""]
@@ -314,6 +340,8 @@ rows:
         ("rows: [{row: h=5, name: five}]", "did you mean h=4"),
         ("rows: [{row: h=4, name: a}, {row: h=4, name: b}]", "row = h=4"),
         ("rows: [{row: h=4, name: a}, {row: base, name: a}]", "name = a"),
+        ("rows: [{row: h=4, name: base}]", "name = base"),
+        ("rows: [{row: h=4, published: {source: a, bleu: 2550}}]", "bleu = 2550"),
         ("rows: [{name: a}]", "heading"),
         ("rows: [{row: h=4, published: {source: a, bleu: abc}}]", "rows.0.published.bleu = abc"),
         ("rows: [{row: h=4, published: {source: a, bleu: .nan}}]", "rows.0.published.bleu"),

@@ -106,7 +106,7 @@ def test_a_margin_says_what_is_equal_better_or_worse(tmp_path, lower, said):
     scores = {"base": [5.0, 5.01, 4.99], "same": [5.0, 5.01, 4.99], "high": [6.0, 6.01, 5.99], "wide": [4.0, 5.0, 6.0]}
     options = OPTIONS | {"margin": (("acc", 0.2),), "lower_is_better": lower}
     table = runs_table(write(tmp_path, *lines_of(scores)), options)
-    assert values(table, "acc.within.0.2") == ["", "equal", said, "undecided"]
+    assert values(table, "acc.difference.within.0.2") == ["", "equal", said, "undecided"]
 
 
 def test_one_run_a_row_has_no_test(tmp_path):

@@ -288,6 +288,9 @@ def test_printed_numbers_and_their_differences_stand_beside_ours():
     made = table(printed_rows(), printed=PAPER)
     assert column(made, "paper BLEU")[:2] == ["25.8", "25.7"] and column(made, "paper Δ BLEU")[:2] == ["", "-0.1"]
     assert column(made, "paper params")[:2] == ["65M", ""] and column(made, "row")[:2] == ["base", "(A) h=2 d_k=1"]
+    assert column(made, "paper Δ PPL")[:2] == ["", "+0.08"]
+    others = table(printed_rows(), printed=PAPER._replace(source="Them 2020, Table 1", is_paper=False))
+    assert column(others, "Them 2020 BLEU") == column(made, "paper BLEU") and "paper BLEU" not in names(others)
 
 
 # --- Output formats
@@ -324,6 +327,31 @@ ODD = [
     "`x` 'y' \"z\"",
     "--a -1",
 ]
+
+
+def test_markdown_has_a_line_for_each_row_and_no_tags():
+    made = table([row("base", 60.0), *(row(name, 60.0) for name in ODD)])
+    lines = [line for line in made.markdown().splitlines() if line.startswith("|")]
+    assert len(lines) == 3 + len(ODD) and all(
+        len(re.findall(r"(?<!\\)\|", line)) == len(names(made)) + 1 for line in lines
+    )
+    assert "<b>" not in made.markdown() and "&lt;b>" in made.markdown()
+
+
+def test_numbers_of_every_size_can_be_read():
+    values = {"tiny": [1.25e-8, 1.5e-8], "huge": [1e28, 2e28]}
+    rows = [Row.of_values(name, {name: of_row}) for name, of_row in values.items()]
+    for one, digits in zip(rows, (9, 1), strict=True):
+        made = make_table([one], About(measures=[Measure(one.name, one.name, digits)]))
+        text = column(made, one.name)[0]
+        assert float(text.split()[0]) == pytest.approx(statistics.mean(values[one.name]), rel=0.1) and len(text) < 30
+
+
+def test_a_caption_replaces_the_summary_and_a_narrow_table_fits_a_column():
+    made = table([*measured([0.0, 0.3]), *(row(f"{'a long name ' * 5}{i}", 60.0) for i in range(15))])
+    text = made.chosen(["row", "BLEU", "p"]).latex("x", "Mine.")
+    assert r"\caption{Mine.}" in text and made.summary[:20] not in text and r"\begin{table}[" in text
+    assert r"\begin{table*}[" in made.latex()
 
 
 def test_latex_compiles(tmp_path):
