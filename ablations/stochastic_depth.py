@@ -15,7 +15,6 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablations.pre_norm import PreNormResidual
 from transformer_pl.config import Rate, Site, Sizes
 from transformer_pl.model import PostNormResidual
 
@@ -34,7 +33,3 @@ class StochasticDepth(PostNormResidual):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         kept = F.dropout(x.new_ones(len(x), 1, 1), self.p, self.training)  # 0 or 1 / (1 - p) for each sentence
         return super().forward(x, lambda x: sublayer(x) * kept)
-
-
-class StochasticDepthPreNorm(StochasticDepth, PreNormResidual):
-    """The same with the norm before the sub-layer, as with Pham et al."""

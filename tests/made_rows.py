@@ -28,7 +28,7 @@ def row(name, *bleus, state="new", ppl=3.0, **more):
     done = [one for one in bleus if one is not None]
     values = {"val/ppl": [ppl] * len(done), "val/bleu": done, "val/chrf": [50.0] * len(done)} if done else {}
     states = ["done" if one is not None else state for one in bleus]
-    known = {"params": 1_490_000, "flops": 1e15, "steps": 1000} if done else {}
+    known = {"params": 1_490_000, "flops": 1e15, "scored_steps": [1000] * len(done)} if done else {}
     return Row(name=name, **{"values": values, "states": states, "is_base": name == "base"} | known | more)
 
 

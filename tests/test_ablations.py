@@ -42,7 +42,8 @@ from ablations.sigmoid_attention import SigmoidAttention
 from ablations.sines_then_cosines import SinesThenCosines
 from ablations.sparse_attention import SparseAttention
 from ablations.squared_relu import SquaredReLU
-from ablations.stochastic_depth import StochasticDepth, StochasticDepthPreNorm
+from ablations.stochastic_depth import StochasticDepth
+from ablations.stochastic_depth_pre_norm import StochasticDepthPreNorm
 from ablations.talking_heads import TalkingHeads
 from ablations.task_vector import TaskVector
 from ablations.unscaled_attention import UnscaledAttention

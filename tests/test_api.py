@@ -46,7 +46,7 @@ def test_a_trial_is_its_files(trial):
     assert sum(p.numel() for p in trial.model.parameters()) == trial.result.params and not trial.model.training
     assert trial.translate([]) == [] and trial.translate(" ") == ""
     sentences = ["a man sees a dog .", "the dog sleeps ."]
-    assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(sentences, beam=2)
+    assert [trial.translate(one, beam=2) for one in sentences] == trial.translate(iter(sentences), beam=2)
 
 
 def test_the_scores_of_a_set_are_the_trial_s_until_its_model_is_changed(runs):
@@ -142,6 +142,47 @@ def test_a_trial_is_trained_once(tmp_path, monkeypatch, capfd):
     with pytest.raises(InputError, match=r"trainer\."):  # which the command finds
         train(keys | {"trainer.devices": 99, "trainer.accelerator": "cuda"}, runs=tmp_path / "runs")
     assert len(list((tmp_path / "runs" / "trials").iterdir())) == 1
+
+
+EDITED = """
+from transformer_pl.model import FeedForward
+from strange import factor
+
+
+class Edited(FeedForward):
+    def __init__(self, config, site, scale: float = 1.0):
+        super().__init__(config, site)
+        self.factor = factor(scale)
+
+    def forward(self, x):
+        return super().forward(x) * self.factor
+"""
+FACTOR = "def factor(scale):\n    return scale\n"
+
+
+def test_an_edited_component_is_the_edited_one(module, tmp_path, monkeypatch):
+    """In the score as in the result, whichever file was edited; a new option is one. What is loaded stays as it was."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    little_text(tmp_path / "text")
+    keys = TINY | {"data.path": tmp_path / "text", "model.ffn": "stranger.Edited"}
+    edits = [
+        ({"stranger": EDITED, "strange": FACTOR}, {}, 1.0),
+        ({"strange": FACTOR.replace("scale\n", "-3 * scale\n")}, {}, -3.0),
+        ({"stranger": EDITED.replace("scale: float = 1.0", "scale=1.0, more=0.0").replace("(scale)", "(scale) + more")},
+         {"model.ffn.more": 2.0}, -1.0),
+    ]  # fmt: skip
+    trials = []
+    for files, options, factor in edits:
+        for name, text in files.items():
+            module(text, name)
+        for _ in range(2):  # the second time nothing is trained
+            trial = train(keys | options, runs=tmp_path / "runs")
+            assert trial.model.encoder[0].ffn.factor == factor
+        trials.append(trial)
+        losses = [one.score("val").metrics["loss"] for one in trials]
+        assert losses == pytest.approx([one.result.metrics["val/loss"] for one in trials], rel=1e-5)
+    with pytest.raises(InputError, match=r"model\.ffn = stranger\.Edited: must be the code"):
+        _ = load_trial(trials[0].folder).model
 
 
 def test_the_page_works(workplace):

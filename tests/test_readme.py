@@ -1,7 +1,7 @@
 """Every command in a README works, every link leads somewhere, and every path in the map of the code exists.
 
-Commands run in this process, in a folder that holds `sweeps` and a few tiny trials. Two tiny scales replace `demo` and
-`multi30k`. A command that would start trials runs with `--plan`, unless its trials are there already.
+Commands run in this process, in a folder that holds `sweeps` and a few tiny trials. Tiny scales replace `demo`,
+`captions` and `multi30k`. A command that would start trials runs with `--plan`, unless its trials are there already.
 """
 
 import io
@@ -117,7 +117,7 @@ def workplace(tmp_path_factory):
     for split in synthetic.SIZES:  # for sweeps/table4.yaml
         (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
-    for scale, steps in (("demo", 4), ("multi30k", 6)):  # else they would be the same trials
+    for scale, steps in (("demo", 4), ("captions", 5), ("multi30k", 6)):  # else they would be the same trials
         (folder / f"{scale}.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": steps}))
     language_model = {"data.task": f"{LanguageModel.__module__}.LanguageModel", "model.N_encoder": 0}
     (folder / "demo-lm.yaml").write_text(yaml.safe_dump(TINY | {"optim.max_steps": 4} | language_model))
@@ -163,7 +163,7 @@ def here(workplace, monkeypatch):
 
 def with_tiny_scale(words, default="--scale demo.yaml"):
     """Name the tiny scale of the same name in place of a shipped one, and train for no more than six steps."""
-    words = [re.sub(r"^(--scale=)?(demo|demo-lm|multi30k)$", r"\1\2.yaml", word) for word in words]
+    words = [re.sub(r"^(--scale=)?(demo|demo-lm|captions|multi30k)$", r"\1\2.yaml", word) for word in words]
     words = [re.sub(r"^(--optim.max_steps|--trainer.val_every)=\d+$", r"\1=6", word) for word in words]
     return words if any(word.startswith("--scale") for word in words) else words + default.split()
 

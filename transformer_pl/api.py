@@ -2,7 +2,7 @@
 
 import math
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_pl.config import BOS, EOS, Config, Sizes, sizes
+from transformer_pl.config import BOS, EOS, Component, Config, Sizes, custom_components_by_key, sizes
+from transformer_pl.config.component_sources import forget_edited
 from transformer_pl.config.levels import DEFAULT_SCALE
 from transformer_pl.config.types import as_word
 from transformer_pl.data.prepare import prepared_in
@@ -58,7 +59,7 @@ class TrainedTrial:
     @cached_property
     def task(self) -> Task:
         """The task that it was trained for. Raises an InputError where its code has changed since."""
-        check_code(self.config, self._trial)
+        self._use_its_code()
         return task_of(self.config.data)
 
     @cached_property
@@ -78,6 +79,7 @@ class TrainedTrial:
         """
         from transformer_pl.train.evaluate import trained_model
 
+        self._use_its_code()
         return trained_model(self.config, self._prepared, self._trial).eval()
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -91,7 +93,7 @@ class TrainedTrial:
 
     def translate(
         self,
-        sentences: str | Sequence[str],
+        sentences: str | Iterable[str],
         beam: int | None = None,
         alpha: float | None = None,
         temperature: float | None = None,
@@ -109,6 +111,7 @@ class TrainedTrial:
 
         if isinstance(sentences, str):
             return self.translate([sentences], beam, alpha, temperature, seed)[0]
+        sentences = list(sentences)
         kind, unused = "translation", {"temperature": temperature, "seed": seed}
         if not self.task.has_source:
             kind, unused = "language model", {"beam": beam, "alpha": alpha}
@@ -134,6 +137,8 @@ class TrainedTrial:
 
         if split not in EVALUATION:
             raise InputError(f"split = {split}: must be one of {', '.join(EVALUATION)}")
+        if type(self.task) is not type(task_of(self.config.data)):  # of another trial, which was loaded since
+            raise InputError(f"data.task = {self.config.data.task}: its code has changed; load the trial again")
         return score_set(self.model, self.decoding(beam, alpha), self._prepared, split)
 
     def attention(self, source: str, target: str) -> "dict[str, Tensor]":
@@ -161,9 +166,15 @@ class TrainedTrial:
     @cached_property
     def _prepared(self) -> Prepared:
         if name := self._trial.data():
-            check_code(self.config, self._trial)  # before an import: a stranger's result may name any task
+            self._use_its_code()  # before an import: a stranger's result may name any task
             return prepared_in(self.folder.parents[1] / "data" / name, self.config.data)
         raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
+
+    def _use_its_code(self) -> None:
+        """Let edited classes be imported anew. Raises an InputError unless their code is that of the trial."""
+        check_code(self.config, self._trial)
+        if forget_edited([*custom_components_by_key(self.config).values(), Component(path=self.config.data.task)]):
+            task_of.cache_clear()
 
 
 def load_trial(name: str | Path, runs: str | Path = DEFAULT_RUNS) -> TrainedTrial:
@@ -179,7 +190,7 @@ def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
     options: those of this command, such as runs, scale, seeds and set; see `sweep`.
     """
-    return trial_records(_sweep_file(file), _options(TableOptions, options))
+    return fresh(trial_records, _sweep_file(file), _options(TableOptions, options))
 
 
 def train(
@@ -196,10 +207,10 @@ def train(
     words, variant, folder = _words(values), values.get("variant"), Path(runs).expanduser()
     words.pop("variant", None)
     options = TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
-    config = trial_config(options.levels())
-    if code := fresh(train_command.train, options):
+    code, trial = fresh(_train, options)
+    if code:
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
-    return load_trial(identify(config, open_corpus(config.data), folder, "")[0].trial, folder)
+    return load_trial(trial, folder)
 
 
 def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
@@ -208,9 +219,20 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     options: those of this command, with `_` for `-`, such as seeds=[1, 2], set={"model.h": 4}, plan=True. Raises an
     InputError for wrong input. `state` says which trials failed or diverged.
     """
-    given = _options(SweepOptions, {"file": _sweep_file(file)} | options)
-    fresh(run_sweep, given)
-    return trial_records(given.file, given, given.plan)
+    return fresh(_sweep, _options(SweepOptions, {"file": _sweep_file(file)} | options))
+
+
+def _train(options: TrainOptions) -> tuple[int, str]:
+    """Train a trial. Returns the exit code and the trial's id."""
+    config = trial_config(options.levels())
+    trial = identify(config, open_corpus(config.data), options.runs, "")[0].trial
+    return train_command.train(options), trial
+
+
+def _sweep(options: SweepOptions) -> list[dict[str, Any]]:
+    """Run a sweep file, and return its results."""
+    run_sweep(options)
+    return trial_records(options.file, options, options.plan)
 
 
 def _sweep_file(file: str | Path) -> Path:

@@ -16,6 +16,7 @@ import numpy as np
 from transformer_pl.config import Component, Config, Data
 from transformer_pl.config.component_sources import task_digest
 from transformer_pl.config.components import build_derived
+from transformer_pl.config.option_files import file_contents
 from transformer_pl.runtime.errors import InputError, described, shown
 
 TOLERANCE = 0.01  # by how much a score may differ from the measure's score of the sums, because of rounding
@@ -172,7 +173,8 @@ def open_corpus(data: Data) -> Corpus:
     try:
         corpus = task.corpus(data)
         json.dumps(corpus.fingerprint)
-        return replace(corpus, fingerprint=corpus.fingerprint | {"task": data.task, "code": digest["task"]})
+        own = {"task": data.task, "code": digest["task"]} | file_contents(Component(path=data.task), 0)
+        return replace(corpus, fingerprint=corpus.fingerprint | own)
     except InputError:
         raise
     except Exception as error:

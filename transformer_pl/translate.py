@@ -16,6 +16,7 @@ from typing import TextIO
 from transformer_pl.api import load_trial
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command, runs_option
 from transformer_pl.runtime.errors import InputError, described
+from transformer_pl.runtime.files import read_text
 from transformer_pl.runtime.terminal import for_output, nothing_printed, plain
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
@@ -84,7 +85,7 @@ def _chunks(file: Path | None) -> Iterator[list[str]]:
     """The sentences of a file or of standard input, in chunks; typed sentences come one at a time."""
     if file:
         try:
-            text: TextIO = io.StringIO(file.read_bytes().decode("utf-8-sig"), newline="\n")
+            text: TextIO = io.StringIO(read_text(file), newline="\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"FILE {file}: must be UTF-8 text that can be read, but: {error}; fix it") from None
     else:

@@ -1,6 +1,7 @@
 """The code of components: what belongs to a class, what counts as a change, and the copies that stay with a trial."""
 
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -78,7 +79,7 @@ class Another:
         return other(x) + tools.slow(x) * LIMIT
 """
 HELPERS = {
-    "constants": "import stranger\nUNIT = 1\ndef rate(x):\n    return UNIT * x\ndef other(x):\n    return x\n",
+    "constants": "UNIT = 1\ndef rate(x):\n    return UNIT * x\ndef other(x):\n    return x\n",
     "kernels.__init__": "",
     "kernels.tools": "def fast(x):\n    return x\ndef slow(x):\n    return x + 0\n",
     "kernels.tables": "SIZES = [5]\nUNUSED = [6]\n",
@@ -126,8 +127,55 @@ def test_what_a_class_refers_to_is_part_of_its_code(ideas, edit):
 
 
 @pytest.mark.parametrize(
+    ("importing", "counts"),
+    [
+        ("import kernels.tools", True),
+        ("from kernels import tools as unused", True),
+        ("try:\n    import kernels.tools\nexcept ImportError:\n    pass", True),
+        ("class Another:\n    from kernels import tools", True),
+        ("def fill():\n    import kernels.tools\n\nfill()", True),
+        ("import importlib\nkept = importlib.import_module('kernels.tools')", True),
+        ("def late():\n    import kernels.tools", False),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import kernels.tools", False),
+        ("if __name__ == '__main__':\n    import kernels.tools", False),
+    ],
+)
+def test_what_is_imported_with_a_class_counts_though_it_refers_to_nothing_of_it(module, importing, counts):
+    """Such a file may fill a table that the class reads, and so may the package above it."""
+    files = module("TABLE = {}\n", "kernels.tools"), module("", "kernels.__init__")
+    module(f"{importing}\n\nclass Plain:\n    pass\n")
+    made = [digest()]
+    for number, file in enumerate(files):
+        file.write_text(f"TABLE = {{1: {number}}}\n")
+        made.append(digest())
+    assert len(set(made)) == (3 if counts else 1)
+
+
+@pytest.mark.parametrize("importing", ["import stranger", "from stranger import Plain", "import stranger as other"])
+@pytest.mark.parametrize("place", ["kernels.deep", "stranger"])
+def test_where_code_imports_the_file_of_its_class_all_of_that_counts(module, importing, place):
+    own = "import kernels.deep\n\nclass Plain:\n    pass\n"
+    later = "def f():\n    {}\n    return stranger\n".format
+    module(later(importing if place != "stranger" else "pass"), "kernels.deep")
+    path = module(own + (f"    {importing}\n" if place == "stranger" else ""))
+    before, text = digest(), path.read_text()
+    path.write_text(f"{text}\nclass Another:\n    pass\n")
+    assert digest() != before
+
+
+def test_the_packages_above_a_class_are_part_of_its_code(module):
+    above = module("", "strange.__init__")
+    module("class F:\n    pass\n", "strange.deep.sub")
+    before = digest("strange.deep.sub.F")
+    above.write_text("import torch\ntorch.manual_seed(1)\n")
+    assert digest("strange.deep.sub.F") != before
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "import importlib\nclass Plain:\n    def f(self, kind):\n        return importlib.import_module(kind)\n",
+        "from importlib import import_module\nclass Plain:\n    f = import_module\n",
         "from constants import *\nclass Plain:\n    pass\n",
         "def __getattr__(name):\n    return type(name, (), {})\n",
         "class Plain:\n    def f(self):\n        return globals()['LA' + 'TER']\n",
@@ -171,25 +219,44 @@ class Plain:
         "@register\nclass Made:\n    rate = {}",
         "@register\ndef made():\n    return {}",
         "if __name__ == '__main__':\n    pass\nelse:\n    Plain.rate = {}",
+        "from constants import rate\nmade = rate({})",
+        "rate = 1\nfor _ in range({}):\n    del rate\n    rate = 1",
     ],
 )
 def test_what_changes_a_class_while_its_file_is_imported_is_part_of_it(module, change):
+    module(HELPERS["constants"], "constants")
     path = module(CHANGES.format(change=change.format(1)))
     before = digest()
     path.write_text(CHANGES.format(change=change.format(2)))
     assert digest() != before
 
 
-def test_code_counts_wherever_its_folder_lies(tmp_path, monkeypatch):
-    """Also in a folder that has the name of those of installed packages."""
-    for name in ("site-packages", "python3.11", "dist-packages"):
-        folder = tmp_path / name / "mine"
-        folder.mkdir(parents=True)
-        monkeypatch.syspath_prepend(str(folder))
-        (folder / f"lies_{name[:4]}.py").write_text("class Plain:\n    rate = 1\n")
-        before = digest(f"lies_{name[:4]}.Plain")
-        (folder / f"lies_{name[:4]}.py").write_text("class Plain:\n    rate = 2\n")
-        assert digest(f"lies_{name[:4]}.Plain") != before
+EDITED = """
+import shutil
+import sys
+from pathlib import Path
+from transformer_pl.config import Component
+from transformer_pl.config.component_sources import source_digests
+
+place = Path(sys.argv[1])
+file = place.with_suffix("") / "lies" / "deep" / "rooms.py"
+file.parent.mkdir(parents=True, exist_ok=True)
+found = set()
+for rate in range(3):
+    file.write_text(f"class Plain:\\n    rate = {rate}\\n")
+    if place.suffix == ".zip":
+        shutil.make_archive(str(place.with_suffix("")), "zip", place.with_suffix(""))
+    found.add(source_digests({"ffn": Component(path="lies.deep.rooms.Plain")})["ffn"])
+assert len(found) == 3, found
+"""
+
+
+@pytest.mark.parametrize("place", ["site-packages", "dist-packages/mine", "python-3", "mine.zip"])
+def test_code_counts_wherever_it_lies(tmp_path, monkeypatch, place):
+    """In a zip file, and in a folder that has the name of those of installed packages."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / place))  # where Python looks from its start
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    subprocess.run([sys.executable, "-c", EDITED, tmp_path / place], check=True)
 
 
 def test_a_digest_imports_nothing(tmp_path, monkeypatch):

@@ -141,6 +141,17 @@ def test_all_options_that_do_not_fit_the_signature_are_told(module, name, option
         assert message.startswith(f"stranger.{name}: option {option}")
 
 
+@pytest.mark.parametrize("name", sorted(components.SECRETS))
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_password_is_refused_and_not_shown(module, name, nested):
+    """A number is none: a class may take a token's id."""
+    module(f"class Part:\n    def __init__(self, config, site, {name}=None, inner=None): self.given = {name}")
+    options = {name: "hf_abc"}
+    with pytest.raises(InputError, match=f"option {name}: .*environment variable") as caught:
+        given("Part", **({"inner": {"deeper": [options]}} if nested else options))
+    assert "hf_abc" not in str(caught.value) and given("Part", **{name: 7}) == 7
+
+
 @pytest.mark.parametrize("declared", ["'Unknown'", "list['Unknown']", "type(len)", "'1/0'", "'int |'", "[1, 2]", "3"])
 def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
     module(f"class Part:\n    def __init__(self, config, site, like: {declared} = None):\n        self.given = like\n")

@@ -95,6 +95,7 @@ def test_the_base_never_moves():
         "decode.alpha": 0.6,
         "decode.extra": 50,
         "decode.average": 1,
+        "decode.select": "last",
         "decode.intervention": "transformer_pl.train.intervention.Unchanged",
         "trainer.precision": "32-true",
         "trainer.devices": 1,

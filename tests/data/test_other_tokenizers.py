@@ -8,11 +8,13 @@ import tiny_trials
 from forked import command
 from helpers import little_text
 
+from ablations.byte_tokenizer import Bytes
 from ablations.separate_vocabularies import SeparateBPE
 from transformer_pl.config import UNK, Component, Data
 from transformer_pl.config.levels import Level
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokenizer import check_adds_nothing
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial import Trial
@@ -134,6 +136,31 @@ def test_a_file_of_hugging_face_is_read(text, tmp_path):
     (tmp_path / "own.json").unlink()  # the prepared dataset keeps what it needs
     tokenizer = Prepared(prepared.folder).tokenizer
     assert [tokenizer.decode(list(tokens)) for tokens in prepared.split("val")] == [*prepared.text("val")]
+
+
+class Adds(Bytes):
+    """Adds to each sentence what a tokenizer.json may add: to a fixed length, to a multiple, or a full stop."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def to_ids(self, sentences, side):
+        rows, mark = super().to_ids(sentences, side), super().to_ids(["!"], side)[0]
+        added = {
+            "none": lambda n: 0,
+            "fixed": lambda n: max(0, 64 - n),
+            "multiple": lambda n: -n % 8,
+            "one": lambda n: 1,
+        }
+        return [row + mark * added[self.kind](len(row)) for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "multiple", "one"])
+def test_a_tokenizer_that_adds_to_a_sentence_is_refused(kind):
+    sentences = ["ein Hund", "Zwei Hunde!", "der Hund schl\u00e4ft", "unknown \u2581"]
+    check_adds_nothing(Adds("none"), sentences, "source")
+    with pytest.raises(InputError, match="Adds: to_ids must add nothing"):
+        check_adds_nothing(Adds(kind), sentences, "source")
 
 
 def test_a_missing_package_or_file_is_told_before_anything_starts(text, monkeypatch):

@@ -82,8 +82,8 @@ def test_the_id_depends_on_the_text_and_the_tokenizer_settings():
         return fingerprint_id(Data(**{"vocab_size": 300} | changes), in_memory(name=corpus))
 
     assert name() == name(batch_tokens=7, max_length=9, path="elsewhere") and len(name()) == 16
-    others = [{"vocab_size": 301}, {"source": "fr"}, {"target": "fr"}, {"train_pairs": 9}]
-    assert len({name(), name("other"), *(name(**other) for other in others)}) == 6
+    others = [{"vocab_size": 301}, {"source": "fr"}, {"target": "fr"}, {"train_pairs": 9}, {"max_words": 9}]
+    assert len({name(), name("other"), *(name(**other) for other in others)}) == 7
 
 
 # Once, whatever happens
@@ -183,6 +183,7 @@ def test_a_vocabulary_is_learned_from_so_many_sentences_at_most(tmp_path, monkey
         ({"vocab_size": 9}, {}, "data.vocab_size = 9"),
         ({"max_length": 1}, {}, "data.max_length = 1"),
         ({"train_pairs": 10_000}, {}, "data.train_pairs = 10,000"),
+        ({"max_words": 3}, {"val": [("a b c", "a b c d")]}, "data.max_words = 3"),
         ({}, {"train": [("a", "b\nc")]}, "train, pair 1"),
     ],
 )
@@ -221,6 +222,17 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     counted = count_pairs(in_memory(MIXED), Data(**keys), lambda *_: None)
     assert counted["train"] == {"pairs": len(used)} | left_out
     assert counted["val"] == {"pairs": 2, "equal": 0, "seen": 0}  # a pair that comes twice need not be a training pair
+
+
+def test_pairs_with_more_words_on_a_side_are_left_out_of_all_sets(tmp_path):
+    """The first training pairs are those of the others. A subword is no word."""
+    short, long = [("low tide", "tiefe Ebbe"), ("a b  c", "x")], [("a b c d", "x"), ("x", "a b c d")]
+    pairs = {name: long + short for name in ("train", "val", "test")}
+    prepared = prepare(Data(vocab_size=275, max_words=3, train_pairs=1), tmp_path, in_memory(pairs))
+    counts = prepared.meta["splits"]
+    assert [counts[name]["pairs"] for name in ("train", "val", "test")] == [1, 2, 2]
+    assert prepared.tokenizer.decode(list(prepared.split("train").source)) == ["low tide"]
+    assert [*zip(*prepared.text("val"), strict=True)] == [*zip(*prepared.text("test"), strict=True)] == short
 
 
 def test_the_vocabulary_may_be_learned_from_another_text(tmp_path):

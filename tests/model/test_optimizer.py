@@ -7,7 +7,7 @@ from transformer_pl.config import sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import Transformer
 from transformer_pl.model.optimizer import InverseSquareRoot, build_optimizer
-from transformer_pl.trials.trial_config import as_trained
+from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
 pytestmark = pytest.mark.core
 SMALL = {"model.d_model": 8, "model.d_ff": 8, "model.h": 2, "model.N": 1, "optim.warmup": 40, "optim.max_steps": 100}
@@ -104,3 +104,27 @@ def test_an_optimizer_of_one_s_own_can_group_parameters():
     assert len(optimizer.param_groups) == 2
     grouped = [id(one) for group in optimizer.param_groups for one in group["params"]]
     assert sorted(grouped) == sorted(map(id, model.parameters()))
+
+
+SCALED = """
+import torch
+class Scaled(torch.optim.AdamW):
+    def __init__(self, params, lr, weight_decay: float = 0.01, amsgrad: bool = False):
+        super().__init__(params, lr, weight_decay=weight_decay, amsgrad=amsgrad)
+    @staticmethod
+    def groups(named_parameters, base_width: int, weight_decay: float = 0.01):
+        return [{"params": [one], "lr": base_width / one.shape[-1], "weight_decay": weight_decay / one.shape[-1]}
+                for _, one in named_parameters]
+"""
+
+
+def test_the_groups_of_an_optimizer_get_the_options_that_they_declare(module):
+    """Those that the constructor declares as well, and others."""
+    module(SCALED)
+    options = {"optimizer__base_width": "16", "optimizer__weight_decay": 0.5, "optimizer__amsgrad": "true"}
+    optimizer, model, rates = built(optimizer="stranger.Scaled", **options)
+    for weight, group in zip(model.parameters(), optimizer.param_groups, strict=True):
+        assert group["lr"] == pytest.approx(16 / weight.shape[-1] * rates[0])
+        assert group["weight_decay"] == 0.5 / weight.shape[-1] and group["amsgrad"]
+    for wrong in ({}, options | {"optimizer__base_width": "wide"}, options | {"optimizer__width": 3}):
+        assert mistakes_of_parts(config_of(optimizer="stranger.Scaled", **wrong))

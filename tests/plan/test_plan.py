@@ -104,7 +104,7 @@ def test_what_is_kept_of_a_plan(tmp_path):
 
 
 def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp_path):
-    """The median. Of trials that share weights the slowest trained them. Short trials do not count."""
+    """The median. Of trials that share weights the slowest trained them. Short trials tell nothing of longer ones."""
     trials = plan_trials(TABLE3_A, tmp_path)
     base = changed(trials[4].config.model_copy(update={"seed": 7}), "trainer", threads=3)
     known = ((40.0, 4e10, 12 * "a"), (1.0, 1e12, 12 * "a"), (30.0, 6e10, 12 * "b"), (90.0, 72e10, 12 * "c"))
@@ -115,6 +115,8 @@ def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp
     estimate = estimate_costs(trials, finished)[0]
     assert estimate.seconds == pytest.approx(30 / 6e10 * estimate.cost.flops)
     assert estimate_costs(trials, finished[4:])[0].seconds is None
+    short = [one._replace(config=changed(one.config, "optim", max_steps=20)) for one in trials]
+    assert estimate_costs(short, finished[4:])[0].seconds  # as the last one is as short, and has its components
 
 
 def test_before_anything_has_run_the_time_is_that_of_the_scale(tmp_path):

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_yaml, unfinished, write_atomically
+from transformer_pl.runtime.files import read_json, read_text, read_yaml, unfinished, write_atomically
 
 DEEP = 5000
 
@@ -41,6 +41,17 @@ def test_what_would_grow_or_go_deep_without_end_is_refused(tmp_path, text):
     assert tracemalloc.get_traced_memory()[1] < 2e7
     tracemalloc.stop()
     assert len(refused.value.messages) == 1 and len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("endless", ["/dev/zero", "/dev/urandom"])
+def test_a_file_that_has_no_end_is_refused(tmp_path, capsys, endless):
+    link = tmp_path / "file"
+    link.symlink_to(endless)
+    with pytest.raises(OSError):
+        read_text(link)
+    with pytest.raises(InputError, match=str(link)):
+        read_yaml(link)
+    assert read_json(link) == {} and str(link) in capsys.readouterr().err
 
 
 def test_an_alias_stands_for_its_value(tmp_path):

@@ -5,10 +5,17 @@ import signal
 import subprocess
 import sys
 
-from helpers import ROOT, little_text, wait_for
+import pytest
+from helpers import ROOT, descendants, little_text, processes, wait_for, write_sweep
 from tiny_trials import TINY
 
+from transformer_pl.runtime.fresh import fresh
 from transformer_pl.trials.trial import Trial
+
+
+def long(length):
+    return "a" * length
+
 
 SCRIPT = """
 import signal
@@ -20,6 +27,29 @@ try:
 finally:
     print("ended", flush=True)
 """
+
+
+def test_a_result_may_be_larger_than_a_pipe():
+    assert fresh(long, 10**7) == "a" * 10**7
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_sweep_ends_and_saves_when_the_script_that_has_called_it_is_killed(tmp_path, signum):
+    """Also its trials."""
+    runs, script = tmp_path / "runs", tmp_path / "script.py"
+    little_text(tmp_path / "text", 60, 8, 6)
+    keys = TINY | {"data.path": tmp_path / "text", "optim.max_steps": 100_000, "trainer.val_every": 100_000}
+    file = write_sweep(tmp_path / "two.yaml", keys | {"seed": [1, 2]})
+    script.write_text(f"from transformer_pl.api import sweep\nsweep({str(file)!r}, runs={str(runs)!r}, parallel=2)")
+    environment = os.environ | {"PYTHONPATH": str(ROOT.parent), "WANDB_MODE": "disabled"}
+    with subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE) as process:
+        logs = "trials/*/metrics.jsonl"
+        wait_for(lambda: sum("train/loss" in path.read_text() for path in runs.glob(logs)) == 2, 120)
+        started = descendants(process.pid)
+        process.send_signal(signum)
+        process.stdout.close()
+    wait_for(lambda: not {one.pid for one in processes()} & set(started), 90)  # it would be killed after 100 s
+    assert [Trial(folder).state() for folder in (runs / "trials").iterdir()] == ["stopped", "stopped"]
 
 
 def test_ctrl_c_saves_what_a_script_trains_and_is_raised_there_afterwards(tmp_path):

@@ -76,6 +76,9 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"metric": None}, "metric: "),
         ({"metric": {"name": "val/bleu"}}, "metric.goal = minimize"),
         ({"metric": {"name": "val/blue", "goal": "maximize"}}, "did you mean val/bleu"),
+        ({"metric": {"name": "bleu", "goal": "maximize"}}, "val/bleu"),
+        ({"metric": {"goal": "maximize"}}, "val/ppl"),
+        ({"run_cap": None}, "run_cap = None: must be given"),
         (PARSING | {"metric": {"name": "val/bleu", "goal": "maximize"}}, "val/bleu"),
         ({"metric": {"name": "val/bleu_sample", "goal": "maximize"}}, "trainer.val_sample"),
         ({"run_cap": True}, "run_cap = True"),
@@ -98,6 +101,20 @@ def test_a_mistake_of_a_search_is_named(keys, mistake):
     with pytest.raises(InputError) as caught:
         search_of(**keys)
     assert any(mistake in message for message in caught.value.messages), caught.value.messages
+
+
+OPTIMIZERS = {"optim.optimizer": {"values": ["torch.optim.Adam", "ablations.muon.Muon"]}}
+
+
+def test_an_option_counts_for_those_classes_that_have_it():
+    search = search_of(space=OPTIMIZERS | {"optim.optimizer.momentum": {"min": 0.9, "max": 0.99}})
+    for optimizer, options in (("torch.optim.Adam", {}), ("ablations.muon.Muon", {"momentum": 0.91})):
+        drawn = {"optim.optimizer": optimizer, "optim.optimizer.momentum": 0.91}
+        assert search.config(drawn)[0].optim.optimizer.options == options
+        assert ("optim.optimizer.momentum" in search.taken(drawn)) == bool(options)
+    assert search.config(search.base_draw)[0] == search.base
+    with pytest.raises(InputError):  # no class has it
+        search_of(space=OPTIMIZERS | {"optim.optimizer.momentom": {"min": 0.9, "max": 0.99}})
 
 
 def test_the_options_of_every_slot_can_be_drawn():

@@ -3,7 +3,8 @@
 import os
 import re
 import signal
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from forked import command, running
@@ -82,6 +83,33 @@ def test_of_a_trial_that_the_system_kills_the_message_names_an_option(undisturbe
         os.kill(int(pid), signal.SIGKILL)
         assert sweep.wait(60) == 1
         assert "--parallel" in sweep.printed()
+
+
+def server_of(sweep):
+    """The process that starts the trials of a sweep, once it is there."""
+    here = [Path(f"/proc/{pid}") for pid in descendants(sweep.pid)]
+    with suppress(FileNotFoundError):  # a process has ended meanwhile
+        for place in here:
+            is_child = f"\nPPid:\t{sweep.pid}\n" in (place / "status").read_text()
+            if is_child and b"forkserver" in (place / "cmdline").read_bytes():
+                return int(place.name)
+    return None
+
+
+@pytest.mark.slow  # 10 s each
+@pytest.mark.parametrize("trains", [False, True])
+def test_the_death_of_the_server_of_processes_costs_one_trial_that_it_starts_and_none_that_trains(
+    undisturbed, tmp_path, trains
+):
+    grid, expected = undisturbed
+    runs = tmp_path / "runs"
+    with sweeping(grid, runs) as sweep:
+        wait_for(lambda: server_of(sweep) and (logged(runs) or not trains))
+        os.kill(server_of(sweep), signal.SIGKILL)
+        assert sweep.wait(120) == (0 if trains else 1), sweep.printed()
+        assert "Traceback" not in sweep.printed()
+    assert sum(trial.result() is not None for trial in trials(runs)) == (2 if trains else 1)
+    assert finish(grid, runs) == expected
 
 
 def test_two_commands_share_a_grid(undisturbed, tmp_path):

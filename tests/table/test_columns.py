@@ -230,6 +230,17 @@ def test_a_row_that_still_falls_is_marked():
     assert lines[3]["val/loss.fall"] == ""
 
 
+def test_a_table_of_best_validations_has_their_steps_and_names_the_test_set():
+    """One such row is enough. The mark is gone where the best validation, as the mean of seeds, lies early."""
+    rows = ended(measured([0.0, 0.3, 0.3]), FLAT, FALLING._replace(scored=0.5), FALLING)
+    assert "--split test" not in said(table(rows))
+    rows[1] = replace(rows[1], is_selected=True, scored_steps=[400, 500, 750])
+    made = table(rows)
+    assert "--split test" in said(made)
+    assert column(made, "step")[1] == "550" and float(read_csv(made)[1]["scored_step"]) == 550
+    assert ["†" in cell for cell in column(made, "BLEU")] == [False, False, True]
+
+
 # --- The summary
 
 

@@ -43,7 +43,7 @@ def contrast(name, score, params=1e6, ppl=3.0, error=1.0, is_outlier=False, prin
     """A row beside a base of 60. error: the standard error of its difference. printed: the paper's difference."""
     values = {"val/bleu": [score], "val/ppl": [ppl]}
     printed = None if printed is None else Printed("A", printed)
-    row = Row(name=name, values=values, params=int(params), flops=1e9, steps=1000, printed=printed)
+    row = Row(name=name, values=values, params=int(params), flops=1e9, scored_steps=[1000], printed=printed)
     mean, change = Estimate(score, (), 1.0, 50), Estimate(score - 60, (), error, 50)
     return Contrast(row, BLEU, score - 60, mean, change, 0.5, is_outlier)
 

@@ -22,6 +22,7 @@ from transformer_pl.data.batches import TrainStream, collate, eval_batches
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import SinusoidalPosition
+from transformer_pl.model.beam_search import CachedSteps
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
@@ -29,6 +30,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import read_search
 from transformer_pl.task import SPLITS, open_corpus
 from transformer_pl.tasks.language_model import LanguageModel
+from transformer_pl.train.evaluate import shown_text
 from transformer_pl.train.rehearsal import rehearse
 from transformer_pl.translate import main as translate
 from transformer_pl.trials.trial_config import trial_config
@@ -257,6 +259,25 @@ def test_a_text_is_continued_by_the_most_probable_tokens(trial):
     (whole,) = trial.tokenizer.decode([ids])
     assert trial.translate(text) == whole and len(ids) > given
     assert trial.translate([text, "ö", ""])[0] == whole
+
+
+def test_of_a_long_document_no_more_is_shown_than_one_piece(tmp_path, monkeypatch):
+    """After the training the model computes as much as for a document of `data.max_length` tokens."""
+    steps, computed = [], CachedSteps.__call__
+
+    def counted(step, prefixes, origin):
+        steps.append(prefixes.shape[2])
+        return computed(step, prefixes, origin)
+
+    monkeypatch.setattr(CachedSteps, "__call__", counted)
+    write_documents(tmp_path / "text")
+    document = "ab ba " * 4000
+    (tmp_path / "text" / "val.txt").write_text(f"{document}\nab ba ö\n")
+    code, trial = tiny_trials.train(tmp_path / "runs", KEYS | {"data.path": tmp_path / "text", "decode.extra": 5})
+    assert code == 0 and len(steps) <= 2 * 5 and max(steps) <= 5 + load_trial(trial.folder).config.data.max_length
+    (beginnings, documents), (long, short) = shown_text(load_trial(trial.folder)._prepared), trial.hypotheses("val")
+    assert documents[1] == "ab ba ö" and document.startswith(documents[0]) and documents[0].startswith(beginnings[0])
+    assert long.startswith(beginnings[0]) and short.startswith(beginnings[1]) and 0 < len(beginnings[0]) < 1000
 
 
 def test_draws_are_those_of_their_seed_and_colder_ones_the_most_probable(trial):

@@ -235,24 +235,77 @@ def test_a_validation_is_of_the_average_and_the_training_goes_on_from_its_own_we
     assert same(averaged.validated[18], checkpoints.averaged(18))
 
 
-def test_what_is_averaged_is_kept_before_its_checkpoint(prepared, tmp_path):
-    """A process that dies between the two goes on from the checkpoint before, and validates again."""
+class Worsens(L.Callback):
+    """Spoils the weights at every step from the thirteenth."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step >= 12:
+            with torch.no_grad():
+                module.model.embedding.weight.mul_(1.5)
+
+
+@pytest.mark.parametrize("stops", [[], [8, 20]])
+@pytest.mark.parametrize("average", [1, 2])
+def test_the_best_validation_is_kept_as_it_was_measured(prepared, tmp_path, average, stops):
+    """Of a training that goes on to a higher loss, whether or not it is stopped on the way."""
+    settings, weights, lines = config(optim__max_steps=24, decode__average=average), Weights(), []
+    for last in (*stops, 24):
+        checkpoints = Checkpoints(tmp_path, average, select="best")
+        checkpoint, _ = checkpoints.newest()
+        stop = [Signals(signal.SIGTERM, last)] if last < 24 else []
+        with pytest.raises(Stopped) if stop else nullcontext():
+            fit(prepared, settings, Worsens(), weights, *stop, checkpoints, checkpoint=checkpoint, lines=lines)
+    losses = {step: line["val/loss"] for step, line in lines if "val/loss" in line}
+    best = min(losses, key=losses.get)
+    assert checkpoints.best == best < 24 and len(losses) == 4
+    assert same(weights.validated[best], checkpoints.scored(24)) and not same(weights.seen[24], checkpoints.scored(24))
+    assert [path.name for path in tmp_path.glob("best.*")] == [f"best.{best:09d}.pt"]
+
+
+def test_without_a_validation_the_last_weights_are_the_best(prepared, tmp_path):
+    weights, checkpoints = Weights(), Checkpoints(tmp_path, select="best")
+    fit(prepared, config(optim__max_steps=4), weights, checkpoints)
+    assert same(weights.seen[4], checkpoints.scored(4))
+
+
+def test_what_is_scored_is_kept_before_its_checkpoint(prepared, tmp_path):
+    """A process that dies between the two goes on from the checkpoint before, with its best, and validates again."""
 
     class Dies(Checkpoints):
         def state_dict(self):
-            raise Power
+            if self.best == 12:
+                raise Power
+            return super().state_dict()
 
     with pytest.raises(Power):
-        fit(prepared, config(decode__average=2), Dies(tmp_path, 2))
-    assert [path.name for path in tmp_path.iterdir() if path.stat().st_size] == ["weights.000000006.pt"]
+        fit(prepared, config(decode__average=2), Dies(tmp_path, 2, select="best"))
+    kept = {f"{kind}.{step:09d}.pt" for kind in ("weights", "best") for step in (6, 12)}
+    assert {path.name for path in tmp_path.iterdir() if path.stat().st_size} == {*kept, "last.ckpt"}
 
 
 def test_whole_numbers_are_not_averaged_but_those_of_the_last(tmp_path):
-    for step, count in ((1, 7), (2, 123456789)):
+    for step, count in ((1, 7), (2, 123456789), (3, 4)):  # the last is of a later step than asked for
         state = {"w": torch.tensor([float(step)]), "count": torch.tensor(count), "byte": torch.tensor(200).byte()}
         torch.save(state, tmp_path / f"weights.{step:09d}.pt")
-    mean = Checkpoints(tmp_path, 2).averaged(2)
+    mean = Checkpoints(tmp_path, 3).averaged(2)
     assert (mean["w"].item(), mean["count"].item(), mean["byte"].item()) == (1.5, 123456789, 200)
+
+
+class Stops(L.Callback):
+    """Ends the training after step 4, and counts steps."""
+
+    def __init__(self, ends):
+        self.ends, self.steps = ends, 0
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.steps += 1
+        trainer.should_stop |= self.ends and trainer.global_step == 4
+
+
+def test_a_training_that_a_callback_has_ended_is_at_its_end_in_another_process_too(prepared, tmp_path):
+    (module, _), again = fit(prepared, config(), Stops(True), Checkpoints(tmp_path)), Stops(False)
+    continued, _ = fit(prepared, config(), again, Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt")
+    assert again.steps == 0 and same(continued.state_dict(), module.state_dict())
 
 
 def test_a_training_on_a_cpu_takes_no_gpu_that_is_there(prepared, tmp_path, monkeypatch):

@@ -18,10 +18,6 @@ from transformer_pl.train.module import TransformerModule
 KEYS = {"data.batch_tokens": 48, "optim.max_steps": 30, "trainer.val_every": 10, "trainer.val_sample": 3}
 
 
-def config(**keys):
-    return resolve([Level("test", {f"trainer.{key}": value for key, value in keys.items()})])
-
-
 @pytest.mark.filterwarnings("ignore")  # torch's compiler ignores what it warns of itself, unless that is an error
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])  # 5 s; 3 minutes
@@ -83,11 +79,13 @@ def test_seven_lengths_need_one_graph_of_each_kind_of_layer_and_one_of_the_loss(
         assert IN_PARTS in name
 
 
-def test_layers_are_compiled_for_a_long_training_on_a_gpu_unless_the_config_says_otherwise(monkeypatch):
-    found = {}
-    for device in ("cpu", "cuda"):
-        monkeypatch.setattr(fit, "on_gpu", lambda config, device=device: device == "cuda")
-        found[device] = [fit.compiles(config(compile=choice)) for choice in ("auto", "on", "off")]
-    assert found == {"cpu": [False, True, False], "cuda": [True, True, False]}
-    assert not fit.compiles(config(strategy="fsdp2"))
-    assert not fit.compiles(resolve([Level("short", {"optim.max_steps": fit.LONG - 1})]))
+@pytest.mark.parametrize(("choice", "device"), [("auto", "cuda"), ("on", "cpu"), ("on", "cuda")])
+def test_layers_are_compiled_and_steps_replayed_only_if_the_config_says_on(tmp_path, monkeypatch, device, choice):
+    found = []
+    monkeypatch.setattr(fit, "on_gpu", lambda config: device == "cuda")
+    monkeypatch.setattr(TransformerModule, "compile_model", lambda module, on_gpu: found.append("compiled"))
+    monkeypatch.setattr(TransformerModule, "replay_steps", lambda module: found.append("replayed"))
+    monkeypatch.setattr(fit, "gpu_names", lambda config: [])
+    keys = KEYS | {"optim.max_steps": 2, "trainer.accelerator": "cpu", "trainer.compile": choice}
+    assert tiny_trials.train(tmp_path, keys)[0] == 0
+    assert found == ["compiled", "replayed"][: (choice == "on") * (1 + (device == "cuda"))]

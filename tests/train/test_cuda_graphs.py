@@ -89,11 +89,12 @@ def test_a_component_that_depends_on_the_other_sentences_trains_without(prepared
 
 
 class Freezes(L.Callback):
-    """Ends the training of the embedding after step 5, and puts another weight in the place of one."""
+    """Ends the training of the embedding after step 5, and puts another weight in the place of one after step 8."""
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if trainer.global_step == 5:
             module.model.embedding.weight.requires_grad_(False)
+        if trainer.global_step == 8:
             weight = module.model.encoder[0].ffn.W_1.weight
             weight.data = weight.detach().clone()
         if trainer.global_step in (5, 12):

@@ -119,7 +119,7 @@ def test_each_process_has_the_threads_that_the_config_says(text, tmp_path, monke
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_processes_stop_together_and_go_on(text, tmp_path, strategy):
-    argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2"]
+    argv = [*PAIR, f"--trainer.strategy={strategy}", "--decode.average=2", "--decode.select=best"]
     whole, whole_lines = train(text, tmp_path / "whole", *argv, steps=60)
     with start(text, tmp_path / "parts", *argv, steps=60) as (process, printed):
         wait_for(lambda: any((tmp_path / "parts").glob("trials/*/checkpoints/last.ckpt")), 120)

@@ -1,6 +1,10 @@
 """What is changed of a trained model before it is scored: it changes every score, and nothing that was trained."""
 
+import random
+
+import numpy as np
 import pytest
+import small_models
 import tiny_trials
 import torch
 from helpers import little_text
@@ -8,10 +12,14 @@ from helpers import little_text
 from transformer_pl.api import load_trial
 from transformer_pl.config.levels import Level
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.train.intervention import intervene
 from transformer_pl.train.rehearsal import check_all, try_interventions
 from transformer_pl.trials.trial_config import trial_config
 
 OWN = """
+import random
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -30,7 +38,9 @@ class Scaled(Intervention):
 
 class Noisy(Intervention):
     def __call__(self, model):
-        model.embedding.weight += 0.1 * torch.randn(model.embedding.weight.shape)
+        shape = model.embedding.weight.shape
+        model.embedding.weight += 0.1 * torch.randn(shape) + 0.1 * torch.from_numpy(np.random.randn(*shape))
+        model.embedding.weight *= random.random() + 1
 
 
 class Fails(Intervention):
@@ -70,8 +80,8 @@ def train(module, tmp_path):
     module(OWN)
     little_text(tmp_path / "text")
 
-    def train(name=None, **options):
-        keys = tiny_trials.TINY | {"data.path": tmp_path / "text"}
+    def train(name=None, seed=1, **options):
+        keys = tiny_trials.TINY | {"data.path": tmp_path / "text", "seed": seed}
         if name:
             keys |= {"decode.intervention": f"stranger.{name}"}
             keys |= {f"decode.intervention.{option}": value for option, value in options.items()}
@@ -111,6 +121,27 @@ def test_a_trial_that_is_loaded_is_the_model_that_was_scored(train):
     assert changed.translate(text) == base.translate(text)
 
 
+def test_what_an_intervention_draws_is_of_the_seed_and_disturbs_nothing(module):
+    """Equal models of two seeds get other numbers. Numbers that are drawn afterwards are those without it."""
+    module(OWN)
+
+    def changed(seed):
+        torch.manual_seed(0)
+        model = small_models.model()
+        intervene(model, rows({"decode.intervention": "stranger.Noisy", "seed": seed})[0])
+        return model.embedding.weight, torch.rand(()), np.random.random(), random.random()
+
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    found = []
+    for seed in (1, 1, 2):
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        found.append(changed(seed))
+    (first, *after), (again, *_), (other, *others) = found
+    assert torch.equal(first, again) and not torch.equal(first, other) and after == others
+
+
 def test_other_code_of_an_intervention_is_another_trial_with_the_same_weights(train, module):
     first = train("Scaled")
     module(OWN.replace("*= self.factor", "*= self.factor + 1"))
@@ -122,7 +153,7 @@ def test_other_code_of_an_intervention_is_another_trial_with_the_same_weights(tr
 
 PLACE = r"^decode\.intervention = stranger\."
 WRONG = {
-    "Fails": "Fails: must change the model, but fails at .*stranger.py, line 25: AttributeError",
+    "Fails": "Fails: must change the model, but fails at .*stranger.py, line 30: AttributeError",
     "Exits": "Exits: must change the model, but fails at .*SystemExit",
     "Copies": "Copies: must change the model in place and return nothing, but returns Identity",
     "Breaks": "Breaks: must leave a model that runs, but it fails at",

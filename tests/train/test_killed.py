@@ -26,7 +26,8 @@ KEYS = {
     "decode.beam": 1,
 }
 SCENARIOS: dict[str, dict[str, Any]] = {
-    "averaged": {"model.p_drop": 0.3, "decode.average": 2, "trainer.val_sample": 2},
+    "averaged": {"model.p_drop": 0.3, "decode.average": 2, "trainer.val_sample": 2}
+    | {"decode.select": "best", "optim.lr_scale": 30},  # the loss rises, so that the best validation is not the last
     "accumulated, with checkpoints at validations alone": {"trainer.accumulate": 2, "trainer.checkpoint_minutes": 10},
 }
 TWO_RANKS = {"optim.max_steps": 6, "trainer.devices": 2, "trainer.strategy": "ddp", "trainer.accelerator": "cpu"}

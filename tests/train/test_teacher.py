@@ -1,10 +1,15 @@
 """Losses that see the model: their weights are trained, and a finished trial can be their teacher."""
 
+import os
+import shutil
+
 import pytest
 import tiny_trials
 import torch
 from small_trainings import config as training_config
 
+from transformer_pl.data.batches import Batch
+from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.teacher import Teacher
@@ -24,6 +29,50 @@ class Temperature(nn.Module):
     def forward(self, logits, target):
         return F.cross_entropy((logits * self.temperature).transpose(1, 2), target, ignore_index=0, reduction="sum")
 """
+KEEPING = (
+    OWN
+    + """
+from transformer_pl.train.teacher import Teacher
+
+class Keeps(Temperature):
+    def __init__(self, config, optim, teachers: list[Teacher], other: Teacher | None = None):
+        super().__init__(config, optim)
+        models = [teacher.model for teacher in teachers]
+        self.several, self.plain, self.other = nn.ModuleList(models), models, other
+        self.inside, self.part, self.weight = Inside(models[0]), models[0].encoder, models[0].embedding.weight
+        self.register_buffer("table", models[0].embedding.weight)
+        self.taught = []
+
+    def of_batch(self, model, batch):
+        logits = model(batch.source, batch.target_in)
+        for teacher in self.several:
+            self.taught.append(not teacher.training)
+            logits = logits + teacher(batch.source, batch.target_in)
+        if self.other:
+            logits = logits + self.other(batch.source, batch.target_in)
+        return self(logits, batch.target_out)
+
+class Inside(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.head = model, nn.Linear(1, 1)
+"""
+)
+MAYBE = (
+    OWN
+    + """
+from transformer_pl.train.teacher import Teacher
+
+class Maybe(Temperature):
+    def __init__(self, config, optim, teachers: tuple[Teacher, ...] = (), other: Teacher | None = None):
+        super().__init__(config, optim)
+        self.all = [*teachers, *([other] if other else [])]
+
+    def of_batch(self, model, batch):
+        logits = model(batch.source, batch.target_in)
+        return self(logits + sum(one(batch.source, batch.target_in) for one in self.all), batch.target_out)
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +143,45 @@ def test_a_teacher_answers_without_dropout_or_gradients():
     first, second = teacher(source, target), teacher(source, target)
     assert torch.equal(first, second) and not first.requires_grad and first.shape == (2, 6, 50)
     assert not any(weight.requires_grad for weight in module.model.parameters())
+
+
+def test_a_teacher_is_no_part_of_the_student_however_its_loss_keeps_it(module):
+    module(KEEPING)
+    teachers = [Teacher(TransformerModule(training_config(), 50).model) for _ in range(3)]
+    config = training_config(optim__loss="stranger.Keeps")
+    student = TransformerModule(config, 50, {"teachers": teachers[:2], "other": teachers[2]}).train()
+    alone = TransformerModule(training_config(), 50)
+    own = {"loss.temperature", "loss.inside.head.weight", "loss.inside.head.bias"}
+    names = [set(student.state_dict()), {name for name, _ in student.named_parameters()}]
+    assert [one - set(alone.state_dict()) for one in names] == [own, own]
+    source = target = torch.randint(4, 50, (2, 5))
+    student.loss.of_batch(student.model, Batch(source, target, target, 10)).backward()
+    assert student.loss.taught == [True, True] and not teachers[0].model.training
+    assert student.loss.weight is teachers[0].model.embedding.weight and student.loss.weight.grad is None
+
+
+@pytest.mark.parametrize("given", [{}, {"optim.loss.other": "ID"}, {"optim.loss.teachers": "[ID,ID]"}], ids=str)
+def test_teachers_may_be_several_and_may_be_left_out(module, teacher, tmp_path, given):
+    """The rehearsal has untrained ones in their place. The id depends on their weights, not on their names alone."""
+    module(MAYBE)
+    trial, runs = teacher[1], shutil.copytree(teacher[0], tmp_path / "runs")
+    (tmp_path / "text").symlink_to(teacher[0].parent / "text")
+    keys = {key: value.replace("ID", trial.result().id) for key, value in given.items()}
+    code, _, error = train(runs, {"optim.loss": "stranger.Maybe"} | keys)
+    assert code == 0, error
+    (folder,) = {path for path in (runs / "trials").iterdir() if "stranger" in (path / "config.yaml").read_text()}
+    digest = file_digest(trial.folder / "weights.safetensors")
+    assert Trial(folder).identity_inputs().get("teachers") == ({trial.result().id: digest} if keys else None)
+
+
+@pytest.mark.parametrize("size", [0, 2000, None], ids=["empty", "cut", "missing"])
+def test_a_teacher_without_whole_weights_is_refused(teacher, tmp_path, size):
+    runs = shutil.copytree(teacher[0], tmp_path / "runs")
+    (tmp_path / "text").symlink_to(teacher[0].parent / "text")
+    weights = runs / "trials" / teacher[1].folder.name / "weights.safetensors"
+    weights.unlink() if size is None else os.truncate(weights, size)
+    code, _, error = train(runs, DISTILLED | {"optim.loss.teacher": teacher[1].result().id, "seed": 9})
+    assert code == 2 and error.startswith("error: optim.loss.teacher = ") and "weights.safetensors" in error
 
 
 def test_the_weights_of_a_loss_are_trained(module):

@@ -152,6 +152,22 @@ def test_validation_on_the_schedule_agrees_with_the_final_one(prepared):
     assert last["val/ppl"] == pytest.approx(np.exp(final.loss), rel=1e-4)
 
 
+LANGUAGE_MODEL = {"data.task": "transformer_pl.tasks.language_model.LanguageModel", "model.N_encoder": 0}
+STOPS = {"lightning.pytorch.callbacks.EarlyStopping": {"monitor": "val/loss", "patience": 3}}
+
+
+@pytest.mark.parametrize("keys", [{"decode.average": 2, "trainer.callbacks": json.dumps([STOPS])}, LANGUAGE_MODEL])
+def test_the_best_validation_is_scored(tmp_path, keys):
+    """At so high a rate the loss rises, until early stopping ends one of these trainings."""
+    keys = keys | {"optim.lr_scale": 30, "optim.max_steps": 8, "trainer.val_every": 1, "decode.select": "best"}
+    code, trial = tiny_trials.train(tmp_path / "runs", keys)
+    seen = [line for line in trial.metrics() if line["kind"] == "validation"]
+    result, losses = trial.result(), {line["step"]: line["val/loss"] for line in seen}
+    assert code == 0 and result.scored_step == min(losses, key=losses.get) < result.steps
+    assert result.metrics["val/loss"] == pytest.approx(min(losses.values()), rel=1e-5)
+    assert result.stopped_early == ("trainer.callbacks" in keys)
+
+
 def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothing(prepared):
     learns = {"model__d_model": 32, "model__d_ff": 64, "optim__warmup": 100, "optim__max_steps": 360}
     settings = config(trainer__val_sample=10, trainer__val_every=60, decode__extra=3, **learns)

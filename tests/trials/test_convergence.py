@@ -94,9 +94,15 @@ def test_a_fall_within_its_noise_is_none():
     assert Convergence(0.03, None, 2).still_falls and not Convergence(0.009, 0.0001, 9).still_falls
 
 
+def test_a_best_validation_before_the_last_tenth_shows_that_the_training_had_ended():
+    """Another one leaves the mark of a training that still falls where it is."""
+    assert not Convergence(0.03, 0.01, 9, 0.89).still_falls and Convergence(0.03, 0.01, 9, 0.9).still_falls
+    assert not Convergence(0.001, 0.01, 9, 1.0).still_falls
+
+
 def test_seeds_are_averaged():
-    seeds = [Convergence(0.03, 0.003, 5), None, Convergence(0.01, 0.004, 5)]
-    assert mean_convergence(seeds) == pytest.approx((0.02, 0.0025, 10))
+    seeds = [Convergence(0.03, 0.003, 5, 0.5), None, Convergence(0.01, 0.004, 5, 0.9)]
+    assert mean_convergence(seeds) == pytest.approx((0.02, 0.0025, 10, 0.7))
     assert mean_convergence([Convergence(0.03, None, 2), seeds[2]]).noise is None
     assert mean_convergence([]) is mean_convergence([None]) is None
 
@@ -123,7 +129,7 @@ def trial(tmp_path_factory):
 
 def test_a_trial_keeps_how_it_ended(trial):
     ended = convergence(trial.metrics(), 10)
-    assert ended.validations == 3 and trial.result().convergence == ended._asdict()
+    assert ended.validations == 3 and trial.result().convergence == ended.as_record()
     assert trial_convergence(trial) == ended
 
 

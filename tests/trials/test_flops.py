@@ -12,7 +12,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.flops import share_of_peak, short_numbers, training_costs
+from transformer_pl.trials.flops import loss_flops, share_of_peak, short_numbers, training_costs
 from transformer_pl.trials.trial_config import match_flops
 
 pytestmark = pytest.mark.core
@@ -123,6 +123,39 @@ def test_a_recurrent_layer_is_counted_with_all_its_steps():
     assert forward_cost(config, *SHAPE.values()).flops == pytest.approx(
         forward_cost(paper, *SHAPE.values()).flops + 2 * (recurrent - attention), rel=0.02
     )
+
+
+HEAD = """
+import torch
+class Head(torch.nn.Module):
+    def __init__(self, config, optim, inner: int = 50):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(config.d_model, inner), torch.nn.Linear(inner, config.vocab_size)
+    def of_states(self, embedding, x, target):
+        return (embedding.logits(x) + self.outer(self.inner(x))).logsumexp(-1).sum()
+class Twice(Head):
+    of_states = None
+    def of_batch(self, model, batch):
+        for _ in range(2):
+            model(batch.source, batch.target_in)
+        return self.outer(self.inner(model.embedding.embed(batch.target_in, "decoder"))).sum()
+class Plain:
+    def __init__(self, config, optim): ...
+    def __call__(self, logits, target):
+        return logits.sum()
+"""
+
+
+@pytest.mark.parametrize(("name", "inner"), [("Head", 50), ("Twice", 7), ("Plain", 0)])
+def test_the_products_of_a_loss_with_weights_are_counted_once_for_each_target_token(module, name, inner):
+    module(HEAD)
+    options = {"optim.loss.inner": inner} if inner else {}
+    config = resolve([Level("test", BASE | {"optim.loss": f"stranger.{name}"} | options)])
+    expected = 2 * 23 * inner * (config.model.d_model + 1009)
+    assert loss_flops([(config.optim, sizes(config.model, 1009), 1, 37, 23)]) == [expected]
+    paper = resolve([Level("test", BASE)])
+    ours, others = training_costs([(config, (37, 23)), (paper, (37, 23))])
+    assert (ours.flops > others.flops) == bool(inner)
 
 
 def test_training_is_three_forward_passes_over_every_token():

@@ -98,6 +98,7 @@ OTHER = [
     {"data.tokenizer": "mine.Tokens"},
     {"data.tokenizer": "mine.Tokens", "data.tokenizer.size": 4},
     {"data.train_pairs": 1000},
+    {"data.max_words": 12},
     {"data.batch_tokens": 4096},
     {"data.max_length": 128},
     {"data.task": "copying_task.Copying"},
@@ -114,6 +115,7 @@ OTHER = [
     {"decode.average": 2},
     {"decode.average": 5},
     {"decode.average": 10},
+    {"decode.select": "best"},
 ]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,11 +43,19 @@ def holder(tmp_path):
 
 
 def test_one_process_holds_it_and_the_others_are_told(tmp_path, holder):
-    lock = TrialLock(tmp_path)
+    lock, began = TrialLock(tmp_path), time.monotonic()
     assert lock.is_held()
     with pytest.raises(InputError), lock.hold():
         pass
-    assert holder.poll() is None
+    assert holder.poll() is None and time.monotonic() - began < DEAD_S / 2
+
+
+@pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="needs unshare, and root")
+def test_the_same_is_true_in_a_container():
+    """Where processes have numbers of their own."""
+    test = f"{__file__}::{test_one_process_holds_it_and_the_others_are_told.__name__}"
+    words = ["unshare", "-pf", "--mount-proc", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
+    assert "1 passed" in subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 
 
 def test_what_a_killed_process_of_this_machine_held_is_free_at_once(tmp_path, holder):

@@ -20,3 +20,5 @@ def test_a_line_is_read_as_it_was_written(tmp_path, metrics, kind):
     lines = [{"step": step, "kind": kind, **metrics, "time": 1.5} for step in range(100)]
     path.write_text("".join(json.dumps(infinite_as_null(line)) + "\n" for line in lines) + '{"step": 7, "va')
     assert read_metrics(path) == lines
+    path.write_text('{"step": 3, "mine": 1.0}\n')  # as a callback may write it
+    assert read_metrics(path) == [{"step": 3, "mine": 1.0, "kind": "train"}]

@@ -173,20 +173,21 @@ def every_weight_gets_a_gradient(subject: Subject) -> str | None:
 def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | None:
     """Decoding token by token, as beam search does, gives the logits of decoding all tokens at once, as in training.
 
-    This is measured with the cache and without it, while hypotheses change places and a sentence ends. A component that
-    cannot continue from a cache says `incremental = False`; then each step computes the whole prefix.
+    This is measured with the cache and without it, while hypotheses change places and a sentence ends, and with a cache
+    that begins with several tokens at once, as when a language model continues a text. A component that cannot continue
+    from a cache says `incremental = False`; then each step computes the whole prefix.
     """
     model = subject.model.eval()
     target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
     expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
-    for incremental in (True, False) if model.incremental else (False,):
+    for incremental, first in ((True, 0), (True, 2), (False, 0)) if model.incremental else ((False, 0),):
         if not incremental:
             model.embedding.incremental = False
         with torch.no_grad():
             step = CachedSteps(model, subject.source)
             hypotheses = torch.arange(2 * SENTENCES)
-            for t in range(TARGET_LENGTH):
+            for t in range(first, TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)
                 if t == 3:  # a sentence ends
                     pairs = pairs[1:]
@@ -195,7 +196,7 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> str | Non
                     origin = origin[:, :1].expand(-1, 2)
                 hypotheses = hypotheses[origin.flatten()]
                 prefixes = target[hypotheses.view(-1, 2), : t + 1]
-                found = step(prefixes, origin if t else origin // 2).log_softmax(-1).flatten(0, 1)
+                found = step(prefixes, origin if t > first else origin // 2).log_softmax(-1).flatten(0, 1)
                 if change := difference(found, expected[hypotheses, t], ROUNDING, position=t):
                     with_cache = "with the cache" if incremental else "without a cache"
                     return f"{with_cache}, step {t} of decoding changes the log-probabilities of {change}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from shlex import join
-from typing import Any
+from typing import Any, Literal
 
 from transformer_pl.config import Component, Config, Model, custom_components, sizes
 from transformer_pl.config.component_sources import source_digests
@@ -48,7 +48,7 @@ def check_model(model: Model, vocab_size: int, runs: Path) -> Exemptions:
     if not custom_components(model):
         return {}
     path = runs / "checks" / f"{_digest(model, vocab_size)}.json"
-    if passed := read_json(path):
+    if passed := read_json(path, dict[Literal["exempt"], Exemptions]):
         return passed["exempt"]
     exemptions = isolated(component_names(model), _checked, model, vocab_size)
     with suppress(OSError):  # it is checked again where nothing can be written

@@ -6,6 +6,7 @@ import what this module names.
 
 from transformer_pl.config.help import unknown_key
 from transformer_pl.config.keys import (
+    ALL_PAIRS,
     COMPONENTS,
     CORPUS,
     KEYS,

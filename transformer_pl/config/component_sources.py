@@ -2,33 +2,44 @@
 
 The code of a class has three parts: the statement that defines it, with the statements of its file to which that one
 refers, directly or through others; the statements of this file that do something when it is imported; and, as a whole,
-every other file of the user's that this code imports. Other classes in the file may change without a new digest. But if
-the code looks names up while it runs, the whole file counts.
+every other file of the user's that this code imports, or that is imported with its file. Other classes in the file may
+change without a new digest. But if the code looks names up while it runs, or imports its own file, the whole file
+counts.
 
 The files are read, and no module is imported. So every process finds the same code, and a result from a stranger, which
 may name any module, runs nothing. The digest leaves out installed packages, code that is chosen at run time, and files
-that the code opens by itself.
+that the code opens by itself (see `option_files` for those that its options name).
 """
 
 import ast
+import importlib
+import itertools
 import os
+import pkgutil
 import shutil
 import sys
-from collections import deque
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
 from pathlib import Path
+from typing import Any
 
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.errors import installed
+from transformer_pl.runtime.files import reading
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.ClassDef, *FUNCTIONS)
-LOOKUPS = {"globals", "vars", "eval", "exec", "__import__", "import_module"}  # by a name made at run time
+IMPORTS = (ast.Import, ast.ImportFrom)
+IMPORTING = {"__import__", "import_module"}  # functions
+LOOKUPS = {"globals", "vars", "eval", "exec", *IMPORTING}  # by a name made at run time
+NEVER_TRUE = {"__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING"}
+STARTED = time.time()
+_last_seen: dict[str, str] = {}  # by the path of a class: the digest of its code when `forget_edited` last saw it
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
@@ -55,7 +66,30 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
             depth = module.count(".") + (2 if spec.submodule_search_locations else 1)  # a package is a folder
             copy = folder.joinpath(*file.parts[-depth:])  # below the folder that it is imported from
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+            copy.write_bytes(_content(spec))
+
+
+def forget_edited(components: Iterable[Component]) -> bool:
+    """Forget the modules of components whose code was edited after this process had imported it; returns whether any.
+
+    The next import reads the files anew. It is for a notebook, whose process sees many edits.
+    """
+    edited = False
+    for path in {component.path for component in components if not is_core(component.path)}:
+        code, digest = _code(path), _digest(path)
+        files = [
+            str(getattr(spec.loader, "archive", spec.origin)) for spec, _ in code.values()
+        ]  # a zip file, or its own
+        changed = max((os.stat(file).st_ctime for file in files), default=0.0)
+        if _last_seen.get(path, digest) != digest or (path not in _last_seen and changed > STARTED):
+            edited = True
+            for module in code:
+                package, _, name = module.rpartition(".")
+                sys.modules.pop(module, None)
+                if package in sys.modules:  # a folder without an __init__.py
+                    vars(sys.modules[package]).pop(name, None)
+        _last_seen[path] = digest
+    return edited
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -67,24 +101,27 @@ def _digest(path: str) -> str:
     return text_digest("\n".join(code))
 
 
-def _code(path: str) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
-    """The code of a class: by module of the user's, as they are found, the spec and the statements that count."""
-    module, _, name = path.rpartition(".")
+def _code(path: str, whole: bool = False) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
+    """The code of a class: by module of the user's, as they are found, the spec and the statements that count.
+
+    whole: whether its own file counts as a whole, because code that counts imports it.
+    """
+    own, _, name = path.rpartition(".")
     code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
-    to_read = deque([module])
-    while to_read:
-        module = to_read.popleft()
+    imported = [own]
+    importlib.invalidate_caches()  # of zip files, which may have been written anew
+    for module in imported:  # which grows meanwhile
         spec = _spec(module) if module not in code and _is_users(module) else None
         if spec and spec.has_location and spec.origin:
-            statements = _statements(Path(spec.origin))
-            if not code:  # the file of the class itself
-                statements = _referred(statements, name)
-            code[module] = spec, statements
+            statements = _statements(_content(spec))
+            counted = statements if code or whole else _referred(statements, name)
+            code[module] = spec, counted
             for statement in statements:
-                to_read.extend(_imported(statement, spec.parent or ""))
-        if "." in module:
-            to_read.append(module.rpartition(".")[0])  # the packages above are imported, too
-    return code
+                if statement in counted or isinstance(statement, IMPORTS):
+                    imported += _imported(statement, spec.parent or "")
+        if (above := module.rpartition(".")[0]) and above not in imported:  # a package is imported with its modules
+            imported.append(above)
+    return code if whole or own not in imported[1:] else _code(path, whole=True)
 
 
 def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
@@ -145,8 +182,8 @@ def _observes_subclasses(statement: ast.stmt) -> bool:
     )
 
 
-def _imports_users(statement: ast.stmt) -> bool:
-    """Whether a statement imports from another file of the user's."""
+def _imports_users(statement: ast.AST) -> bool:
+    """Whether a statement or a call imports another file of the user's."""
     is_relative = isinstance(statement, ast.ImportFrom) and statement.level > 0
     return is_relative or any(map(_is_users, _imported(statement, "")))
 
@@ -156,17 +193,19 @@ def _runs(statement: ast.stmt, users_own: set[str]) -> bool:
 
     users_own: the names of the user's own functions and classes, which may do anything where they are called.
     """
-    if _is_main(statement):
+    if isinstance(statement, IMPORTS):  # which `_code` follows
         return False
-    if isinstance(statement, DEFINITIONS):
-        return _calls(statement, users_own)
-    return not _bound(statement) or any(map(_has_effect, _executed(statement))) or _calls(statement, users_own)
+    importing = (node for node in _executed(statement) if isinstance(node, (*IMPORTS, ast.Call)))
+    if any(map(_imports_users, importing)) or _calls(statement, users_own):
+        return True
+    is_definition = isinstance(statement, DEFINITIONS)
+    return not is_definition and (not _bound(statement) or any(map(_has_effect, _executed(statement))))
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below a node, but not the bodies of functions and classes."""
+    """A node, and the nodes below it, but not the bodies of functions."""
     yield node
-    if not isinstance(node, DEFINITIONS):
+    if not isinstance(node, FUNCTIONS):
         for child in ast.iter_child_nodes(node):
             yield from _executed(child)
 
@@ -179,21 +218,10 @@ def _has_effect(node: ast.AST) -> bool:
 
 def _calls(statement: ast.stmt, names: set[str]) -> bool:
     """Whether a statement calls one of these names, or passes one to a call, when its file is imported."""
-    if _is_main(statement):
-        return False
     called: Sequence[ast.AST] = [node for node in _executed(statement) if isinstance(node, ast.Call)]
     if isinstance(statement, DEFINITIONS):
         called = statement.decorator_list
     return any(isinstance(node, ast.Name) and node.id in names for call in called for node in ast.walk(call))
-
-
-def _is_main(statement: ast.stmt) -> bool:
-    """Whether a statement runs only where its file is the program: `if __name__ == "__main__"`."""
-    return (
-        isinstance(statement, ast.If)
-        and not statement.orelse
-        and ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")
-    )
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -211,15 +239,19 @@ def _bound(statement: ast.stmt) -> set[str]:
     return bound
 
 
-def _imported(statement: ast.stmt, package: str) -> Iterator[str]:
+def _imported(statement: ast.AST, package: str) -> Iterator[str]:
     """The modules that a statement may import. Of `from a import b` these are `a`, and `a.b`, which may be a module."""
     for node in ast.walk(statement):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
+        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
+            if isinstance(node, ast.Import):
+                for alias in node.names:  # `import a.b` also binds `a`
+                    yield from (alias.name, alias.name.partition(".")[0])
+            elif isinstance(node, ast.ImportFrom):
                 base = resolve_name("." * node.level + (node.module or ""), package)
                 yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTING:
+                names = [name.value for name in node.args[:1] if isinstance(name, ast.Constant)]
+                yield from (resolve_name(name, package) for name in names if isinstance(name, str))
 
 
 def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
@@ -231,9 +263,18 @@ def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
     return [statement]
 
 
-def _statements(file: Path) -> list[ast.stmt]:
-    """The statements of a file, without docstrings; for a file that is no Python, its bytes as a constant."""
-    content = file.read_bytes()
+def _content(spec: ModuleSpec) -> bytes:
+    """The bytes of a module's file, which may lie in a zip file."""
+    loader: Any = spec.loader
+    with reading(Path(str(spec.origin)), "fix the file or its permissions"):
+        return loader.get_data(spec.origin)
+
+
+def _statements(content: bytes) -> list[ast.stmt]:
+    """The statements of a file that may run when it is imported, or later, without docstrings.
+
+    For a file that is no Python it is one statement, with its bytes as a constant.
+    """
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
@@ -241,7 +282,13 @@ def _statements(file: Path) -> list[ast.stmt]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, *DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-    return [single for statement in tree.body for single in _single_imports(statement)]
+    run = [statement for statement in tree.body if not _never_runs(statement)]
+    return [single for statement in run for single in _single_imports(statement)]
+
+
+def _never_runs(node: ast.AST) -> bool:
+    """Whether a statement of a module is for type checkers, or runs only where its file is the program."""
+    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test).rpartition(".")[2] in NEVER_TRUE
 
 
 def _is_users(name: str) -> bool:
@@ -271,7 +318,8 @@ def _found(name: str, places: list[str] | None) -> ModuleSpec | None:
             if spec := finder.find_spec(name, places):
                 return spec
     # Python's finder needs the package above, imported, for a folder without an __init__.py
-    folders = [os.path.join(place, name.rpartition(".")[2]) for place in places or ()]
+    finders = filter(None, map(pkgutil.get_importer, places or ()))
+    folders = [spec.submodule_search_locations or () for finder in finders if (spec := finder.find_spec(name))]
     spec = ModuleSpec(name, None)
-    spec.submodule_search_locations = [folder for folder in folders if os.path.isdir(folder)]
+    spec.submodule_search_locations = list(itertools.chain.from_iterable(folders))
     return spec if spec.submodule_search_locations else None

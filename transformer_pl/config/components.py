@@ -5,11 +5,15 @@ A component of the model is built as `Class(config, site, **options)`, and the m
 signature of the constructor is the schema of the options.
 """
 
+import ast
+import builtins
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from pathlib import Path, PurePath
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -31,6 +35,8 @@ from transformer_pl.runtime.signals import component_code
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
 # How many arguments a constructor has before its options: by key or, for a key that is not listed, by section.
 ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "decode": 0, "trainer": 0}
+SECRETS = {"api_key", "apikey", "access_key", "secret", "password", "passwd"}
+SECRETS |= {"token", "auth_token", "access_token", "api_token"}
 NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
 
 
@@ -49,7 +55,19 @@ def build(component: Component, *arguments: Any, **given: Any) -> Any:
     """
     component_class = import_component(component.path)
     with component_code():
-        return component_class(*arguments, **_options(component, component_class, len(arguments), given))
+        options = _options(component, component_class, len(arguments), given)
+        own = _parameters(component_class, len(arguments))
+        return component_class(*arguments, **{name: value for name, value in options.items() if name in own})
+
+
+def build_groups(component: Component, named_parameters: Any) -> Any:
+    """The groups of parameters that an optimizer's class makes, by its `groups`; it gets the options that it declares.
+
+    named_parameters: pairs of a name and a parameter.
+    """
+    component_class: Any = import_component(component.path)
+    options, own = _options(component, component_class, 2, {}), _parameters(component_class.groups, 1)
+    return component_class.groups(named_parameters, **{name: value for name, value in options.items() if name in own})
 
 
 def optimizer_options(optim: Optim) -> dict[str, Any]:
@@ -140,6 +158,7 @@ def _options(
     before: how many arguments the constructor has before its options. given: see `build`.
     """
     accepted = _accepted(component_class, before)
+    _refuse_secrets(component.path, component.options)
     messages: list[str] = []
     options = _offered(accepted, given or {})
     for name, value in component.options.items():
@@ -156,7 +175,19 @@ def _options(
             messages.append(f"{component.path}: option {name} must be given")
     if messages:
         raise InputError(*messages)
+    _refuse_secrets(component.path, options)  # digits are text by now where the option is declared as text
     return options
+
+
+def _refuse_secrets(path: str, options: Mapping[str, Any]) -> None:
+    """Raise an InputError, which does not show the value, for a text that is called as passwords are."""
+    for name, value in options.items():
+        if name in SECRETS and isinstance(value, str):
+            why = "must not be a text, which results, plans and W&B would show"
+            raise InputError(f"{path}: option {name}: {why}; give it by an environment variable")
+        for inner in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(inner, dict):
+                _refuse_secrets(path, inner)
 
 
 def option_value(config: Config, key: str) -> Any:
@@ -196,6 +227,23 @@ def declared_types(component: Component, before: int) -> dict[str, Any]:
     """The declared types of the options that a component takes, by name."""
     accepted = _accepted(import_component(component.path), before)
     return {name: parameter.annotation for name, parameter in accepted.items()}
+
+
+def inherited_options(component: Component, before: int) -> dict[str, inspect.Parameter]:
+    """The options that a component takes, by name, and those of the classes from which it is derived."""
+    own, *parents = import_component(component.path).__mro__
+    options: dict[str, inspect.Parameter] = {}
+    for parent in reversed(parents):
+        with suppress(InputError):
+            options |= _accepted(parent, before)
+    return options | _accepted(own, before)
+
+
+def has_option(slot: str, path: str, option: str) -> bool:
+    """Whether the class at a path takes an option; True where it cannot be imported, which its own check reports."""
+    with suppress(InputError):
+        return option in _accepted(import_component(path), before_options(slot))
+    return True
 
 
 def without_defaults(config: Config) -> Config:
@@ -263,24 +311,61 @@ def _fits(value: object, parameter: inspect.Parameter) -> bool:
 
 
 def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that are options, by name: all but the first `before` ones."""
+    """The parameters that are options, by name: of a constructor, and of an optimizer's static method `groups`."""
+    accepted = _parameters(component_class, before)
+    if isinstance(inspect.getattr_static(component_class, "groups", None), staticmethod):
+        accepted = _parameters(component_class.groups, 1) | accepted  # type: ignore[attr-defined]
+    return accepted
+
+
+def _parameters(component_class: Any, before: int) -> dict[str, inspect.Parameter]:
+    """The parameters of a constructor or a function, by name: all but the first `before` ones."""
     try:
         parameters = dict(inspect.signature(component_class).parameters)
     except (TypeError, ValueError):
         path = f"{component_class.__module__}.{component_class.__qualname__}"
         must = "a torch.nn.Module" if before else "a class of Python"
         raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
-    module_names = getattr(component_class.__init__, "__globals__", {})  # type: ignore[misc]
+    function = component_class.__init__ if inspect.isclass(component_class) else component_class
+    module_names = getattr(inspect.unwrap(function), "__globals__", {})
+    names = _Names(vars(builtins) | module_names)
     for name, parameter in parameters.items():
-        if isinstance(parameter.annotation, str):
-            holder = type("", (), {"__annotations__": {name: parameter.annotation}})
-            with suppress(Exception):  # such as a type that is imported only for type checkers
-                declared = inspect.get_annotations(holder, globals=module_names, eval_str=True)[name]
-                parameters[name] = parameter.replace(annotation=declared)
+        declared = _type_of(parameter.default)
+        if parameter.annotation is not parameter.empty:
+            declared = parameter.annotation
+            with suppress(Exception):  # a text that is no type
+                holder = type("", (), {"__annotations__": {name: declared}})
+                declared = get_type_hints(holder, module_names, names, include_extras=True)[name]
+        parameters[name] = parameter.replace(annotation=declared)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first = [name for name, p in parameters.items() if p.kind in positional][:before]  # fewer where *args takes them
     unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name: p for name, p in parameters.items() if name not in first and p.kind not in unnamed}
+
+
+class _Names(dict[str, Any]):
+    """The names of a module in its annotations, also those that it imports for type checkers alone."""
+
+    def __missing__(self, name: str) -> Any:
+        """One of Python's own, such as Path; any other is a class of which nothing is known."""
+        for node in ast.walk(ast.parse(inspect.getsource(sys.modules[self["__name__"]]))):
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                module = getattr(node, "module", alias.name if alias.asname else name) or ""
+                bound = alias.asname or alias.name.partition(".")[0]
+                if name == bound and module.partition(".")[0] in sys.stdlib_module_names:
+                    found = importlib.import_module(module)
+                    return getattr(found, alias.name) if isinstance(node, ast.ImportFrom) else found
+        return type(name, (), {})
+
+
+def _type_of(default: object) -> Any:
+    """The type of an option without a declared one whose default is a path, or holds paths alone."""
+    kinds: dict[type, Any] = {list: list[Path] | None, tuple: tuple[Path, ...] | None, dict: dict[str, Path] | None}
+    values: Any = default.values() if isinstance(default, dict) else default
+    parts = list(values) if type(default) in kinds else [default]
+    if not parts or not all(isinstance(part, PurePath) for part in parts):
+        return inspect.Parameter.empty
+    return kinds.get(type(default), Path | None)
 
 
 def named(slot: str, component: type) -> str:

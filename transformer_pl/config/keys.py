@@ -37,6 +37,7 @@ from transformer_pl.config.types import (
 )
 
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
+ALL_PAIRS = {"train_pairs": None, "max_words": None}  # the keys of `data` that leave pairs out, unset
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "cross_attention", "embedding", "architecture")
 
@@ -132,6 +133,9 @@ class Data(Section):
     train_pairs: CountOrNone = Field(
         default=None, description="use only this many of the first training pairs; unset: all"
     )
+    max_words: CountOrNone = Field(
+        default=None, description="words per sentence, as blanks divide it; longer pairs of any set are left out"
+    )
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )
@@ -156,7 +160,7 @@ class Data(Section):
         """The text that the tokenizer learns from."""
         if self.vocabulary_from is None:
             return self
-        return self.model_copy(update={"path": self.vocabulary_from, "vocabulary_from": None, "train_pairs": None})
+        return self.model_copy(update={"path": self.vocabulary_from, "vocabulary_from": None} | ALL_PAIRS)
 
     @property
     def short_name(self) -> str:
@@ -170,7 +174,7 @@ class Data(Section):
 
 
 class Decode(Section):
-    """Section 6.1: beam search, and the averaging of checkpoints; and what is changed of the model after training."""
+    """Section 6.1: beam search, and which checkpoints are averaged; and what is changed of the model after training."""
 
     beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
         default=4, description="hypotheses per sentence (Section 6.1)"
@@ -182,6 +186,10 @@ class Decode(Section):
         default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
     )
     average: Count = Field(default=1, description="last checkpoints that are averaged; 1: none, as in Table 3")
+    select: Literal["last", "best"] = Field(
+        default="last",
+        description="which validation is scored: the last, as in the paper, or best, the one with the lowest val/loss",
+    )
     intervention: Component = _component(
         "Unchanged", "what changes the trained model before it is scored", "transformer_pl.train.intervention"
     )
@@ -206,8 +214,7 @@ class Trainer(Section):
     accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
         default="auto",
-        description="auto: a GPU replays steps as CUDA graphs, of compiled layers in 20,000 steps or more; on: layers "
-        "are always compiled; off: neither",
+        description="on: layers are compiled, and a GPU replays steps as CUDA graphs; off, and so far auto: neither",
     )
     threads: Annotated[Processes | None, OrNone] = Field(
         default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Annotated, Any
 
 import yaml
@@ -172,6 +173,8 @@ def plain_value(value: object) -> object:
         return [plain_value(part) for part in value]
     if isinstance(value, dict):
         return {str(key): plain_value(part) for key, part in value.items()}
+    if isinstance(value, PurePath):
+        return str(value)
     if not isinstance(value, str):
         return value
     if value in SPELLED:

@@ -11,7 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from transformer_pl.config import Data
+from transformer_pl.config import ALL_PAIRS, Data
 from transformer_pl.data.prepared import SIDES, Prepared, token_type
 from transformer_pl.data.selection import Counts, OnProgress, count_pairs, used_pairs
 from transformer_pl.data.tokenizer import Tokenizer, build_tokenizer, tokenizer_settings
@@ -45,9 +45,8 @@ def fingerprint_id(data: Data, corpus: Corpus) -> str:
 def _settings(data: Data) -> dict[str, Any]:
     """What decides on the tokens of a corpus."""
     settings = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
-    if data.train_pairs:
-        settings["train_pairs"] = data.train_pairs
-    return settings | tokenizer_settings(data)
+    chosen = {key: value for key in ALL_PAIRS if (value := getattr(data, key))}
+    return settings | chosen | tokenizer_settings(data)
 
 
 def prepare(

@@ -1,5 +1,7 @@
 """Chooses which splits and pairs of a dataset are used: all pairs but training pairs with an empty sentence.
 
+`data.max_words` leaves longer pairs out of all splits, and `data.train_pairs` takes the first that remain for training.
+
 In a dataset without sources (see `Task`), all documents but empty ones are used, in every split.
 """
 
@@ -28,8 +30,8 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
     if counts is None:
         counts = {}
     is_train, task = name == "train", task_of(data)
-    pairs = itertools.islice(corpus.pairs(name), data.train_pairs if is_train else None)
-    for number, pair in enumerate(pairs, start=1):
+    short = (numbered for numbered in enumerate(corpus.pairs(name), start=1) if _is_short(numbered[1], data))
+    for number, pair in itertools.islice(short, data.train_pairs if is_train else None):
         if any("\n" in sentence for sentence in pair):
             place = f"{name}, {task.unit} {number}"
             raise InputError(f"{place}: must have no newline, but is {shown(pair)}; replace it by a blank")
@@ -40,6 +42,11 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "pairs":
             yield pair
+
+
+def _is_short(pair: Pair, data: Data) -> bool:
+    """Whether no sentence has more words than `data.max_words` allows."""
+    return data.max_words is None or all(len(sentence.split()) <= data.max_words for sentence in pair)
 
 
 def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str, Counts]:
@@ -62,7 +69,8 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
             raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
         if not counts["pairs"]:
             what = "a pair with text on both sides" if task_of(data).has_source else "a line with text"
-            rule = f"{name} must hold {what}, but none of its {read} has"
+            what += f" of at most data.max_words = {data.max_words} words" if data.max_words else ""
+            rule = f"{name} must hold {what}, but has none"
             raise InputError(f"{corpus.description}: {rule}; add one")
     for name, pairs in unseen.items():
         splits[name]["seen"] = splits[name]["pairs"] - pairs.total()

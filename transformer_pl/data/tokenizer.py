@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index
 from typing import Any
@@ -20,6 +21,7 @@ import sentencepiece
 from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, custom_components
 from transformer_pl.config.component_sources import source_digests
 from transformer_pl.config.components import build_derived
+from transformer_pl.config.option_files import file_contents
 from transformer_pl.data.tokens import Tokens
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.signals import component_code
@@ -109,14 +111,14 @@ def build_tokenizer(component: Component) -> Tokenizer:
 
 
 def tokenizer_settings(data: Data) -> dict[str, Any]:
-    """How a tokenizer differs from the paper's: its path, options, and the digests of its code and content.
+    """How a tokenizer differs from the paper's: its path, options, and digests of its code, content and files.
 
     Empty for the paper's tokenizer. Raises an InputError for a class that is no tokenizer.
     """
     if "tokenizer" not in custom_components(data):
         return {}
     digests = {"code": _code_digest(data), "content": build_tokenizer(data.tokenizer).content()}
-    return {"tokenizer": data.tokenizer.model_dump() | digests}
+    return {"tokenizer": data.tokenizer.model_dump() | digests | {"files": file_contents(data.tokenizer, 0)}}
 
 
 def _code_digest(data: Data) -> str:
@@ -142,6 +144,23 @@ def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
     with component_code():
         tokenizer.load(model)
     return tokenizer
+
+
+def check_adds_nothing(tokenizer: Tokenizer, sentences: Sequence[str], side: str) -> None:
+    """Raise an InputError where sentences come back longer one by one than as one: with padding, such as `hund!!!`."""
+
+    def read_back(sentences: Sequence[str]) -> list[str]:
+        tokens = tokenizer.encode(sentences, side)
+        return tokenizer.decode(tokens[i].tolist() for i in range(len(tokens)))
+
+    try:
+        texts, joined = read_back(sentences), read_back([" ".join(sentences)])
+    except Exception:  # joined, they may be no sentence of this task
+        return
+    one_by_one, as_one = (Counter("".join("".join(found).casefold().split())) for found in (texts, joined))
+    if one_by_one - as_one:
+        added, sentence = max(zip(texts, sentences, strict=True), key=lambda pair: len(pair[0]) - len(pair[1]))
+        raise tokenizer.wrong("to_ids", f"add nothing, such as padding, but {sentence!r} comes back as {added!r}")
 
 
 def train_bpe(sentences: Iterable[str], vocab_size: int) -> bytes:

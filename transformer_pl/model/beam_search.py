@@ -180,6 +180,7 @@ class CachedSteps:
         self.memory_mask = Mask(self.keys)  # kept for many steps, because it remembers what it has computed
         self.memory = model.encode(source, self.keys)
         self.k = 1  # hypotheses of a sentence in the previous call
+        self.read = 0  # tokens of a prefix that the caches hold
         self.caches: list[Cache] | None = [{} for _ in model.decoder] if model.incremental else None
 
     def __call__(self, prefixes: Tensor, origin: Tensor) -> Tensor:
@@ -192,7 +193,7 @@ class CachedSteps:
         self.k = origin.shape[1]
         start = 0
         if self.caches is not None:
-            start = prefixes.shape[2] - 1
+            start, self.read = self.read, prefixes.shape[2]
             rows = origin.flatten()
             self.caches = [{key: x.index_select(0, rows) for key, x in cache.items()} for cache in self.caches]
         target = prefixes[:, :, start:].flatten(0, 1)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transformer_pl.config import Optim, Sizes
-from transformer_pl.config.components import build, import_component, optimizer_options
+from transformer_pl.config.components import build, build_groups, import_component, optimizer_options
 from transformer_pl.model.slots import Grouping
 from transformer_pl.runtime.errors import InputError
 
@@ -29,8 +29,9 @@ def build_optimizer(
 
     An optimizer is built as torch's are: `Class(parameters, lr, **options)`. `optim.beta1`, `beta2` and `eps` become
     its betas and eps where its constructor takes these and its options do not name them. A class may have a static
-    method `groups(named_parameters)`, which returns groups of parameters as torch's classes take them. The `lr` of a
-    group is a factor, 1 unless it is given: the group's rate is the schedule's times this.
+    method `groups(named_parameters, **options)`, which gets the options that it declares, and returns groups of
+    parameters as torch's classes take them. The `lr` of a group is a factor, 1 unless it is given: the group's rate is
+    the schedule's times this.
 
     optim: its max_steps is the number of steps of the trial.
     others: weights that are trained with the model's, by name, such as those of a loss.
@@ -38,10 +39,9 @@ def build_optimizer(
     Raises an InputError for a class that is no optimizer of torch's, and for one with an `eval()`, which has other
     weights in evaluation.
     """
-    optimizer_class: Any = import_component(optim.optimizer.path)
     named = [*model.named_parameters(), *others]
-    is_grouping = isinstance(optimizer_class, Grouping)
-    parameters = optimizer_class.groups(named) if is_grouping else [weight for _, weight in named]
+    is_grouping = isinstance(import_component(optim.optimizer.path), Grouping)
+    parameters = build_groups(optim.optimizer, named) if is_grouping else [weight for _, weight in named]
     optimizer = build(optim.optimizer, parameters, 1.0, **optimizer_options(optim))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(

@@ -25,13 +25,14 @@ from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.terminal import counted, format_duration, say, short_number, short_numbers
 from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, training_costs
-from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.identity import Identity, path_notes
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial, run_name
 from transformer_pl.trials.trial_run import code_digests, identify
 from transformer_pl.trials.why_new import why_new
 
-SHORT = 100  # steps: a shorter trial is mostly start and evaluation, and its time says little about others
+SHORT = 100  # steps: a shorter trial is mostly start and evaluation, and its time says little about longer ones
+SLOWS_NOTHING = ("data.name", "trainer.threads", "trainer.checkpoint_minutes", "trainer.log_every")
 
 
 class PlannedTrial(NamedTuple):
@@ -119,20 +120,22 @@ def estimate_costs(
 
     Raises an InputError that names a component which does not run.
     """
-    rates: dict[str, list[float]] = {}  # seconds per FLOP
+    rates: dict[str, list[tuple[int, float]]] = {}  # the steps of finished trials, and their seconds per FLOP
     slowest = {result.weights_id: result for result in sorted(finished, key=lambda result: result.wall_s)}
     for result in slowest.values():  # others with the same weights were only decoded
-        if result.steps >= SHORT:
-            for with_components in (True, False):
-                key = _speed_key(result.config, with_components)
-                rates.setdefault(key, []).append(result.wall_s / result.flops)
+        for with_components in (True, False):
+            key = _speed_key(result.config, with_components)
+            rates.setdefault(key, []).append((result.steps, result.wall_s / result.flops))
     first_of_row = {trial.row: trial for trial in reversed(planned)}
     costs = training_costs([(trial.config, _lengths(trial.prepared)) for trial in first_of_row.values()])
     estimates = {}
     for (row, trial), cost in zip(first_of_row.items(), costs, strict=True):
         cost = cost._replace(flops=cost.flops * (passes or {}).get(row, 1.0))
-        flat = trial.config.flat()
-        if known := rates.get(_speed_key(flat)) or rates.get(_speed_key(flat, with_components=False)):
+        for with_components in (True, False):
+            alike = rates.get(_speed_key(trial.config.flat(), with_components), ())
+            if known := [rate for steps, rate in alike if steps >= min(SHORT, trial.config.steps)]:
+                break
+        if known:
             estimates[row] = CostEstimate(cost, statistics.median(known) * cost.flops)
         else:
             rate, processor = (scale and _rate_of_scale(scale, trial)) or (None, "")
@@ -144,7 +147,7 @@ def _speed_key(config: Mapping[str, Any], with_components: bool = True) -> str:
     """The values of all keys that the time of a FLOP depends on. The machine and the trial's threads matter, too."""
     keys = [key for key in KEYS if key.startswith(("data.", "trainer.")) and key not in COMPONENTS]
     keys += [key for key in COMPONENTS if with_components and not key.startswith("decode.")]
-    return repr([config.get(key) for key in keys if key not in ("data.name", "trainer.threads")])
+    return repr([config.get(key) for key in keys if key not in SLOWS_NOTHING])
 
 
 def _rate_of_scale(scale: str, trial: PlannedTrial) -> tuple[float, str] | None:
@@ -218,6 +221,8 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         if processor := next(filter(None, processors), ""):
             time += f", if each runs as fast as on {processor}"
         say(console, time)
+    for line in path_notes(row.configs[0] for row in sweep.rows):
+        say(console, line)
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
 

@@ -21,7 +21,7 @@ from transformer_pl.table.formats import Table
 from transformer_pl.table.html import write_html
 from transformer_pl.table.rows import Row
 from transformer_pl.task import task_of
-from transformer_pl.train.evaluate import attention_maps, beginning, trained_model
+from transformer_pl.train.evaluate import attention_maps, shown_text, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
 from transformer_pl.trials.trial import Trial
@@ -104,11 +104,12 @@ def _translations(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, A
     """
     text, rows = None, []
     for name, planned_trial in shown:
-        task = task_of(planned_trial.config.data)
+        measure = task_of(planned_trial.config.data).measure
         with suppress(InputError):  # the dataset or the translations are not here
             row_text, hypotheses = planned_trial.prepared.text("val"), planned_trial.trial.hypotheses("val")
-            scores = task.measure.score(planned_trial.trial.sentences("val", task.measure))
-            text = text or row_text
+            scores = measure.score(planned_trial.trial.sentences("val", measure))
+            if not text:
+                text, (sources, references) = row_text, shown_text(planned_trial.prepared)
             if row_text == text:
                 rows.append((name, scores, hypotheses))
     if not text:
@@ -116,9 +117,8 @@ def _translations(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, A
     count = min(len(hypotheses) for _, _, hypotheses in rows)  # a language model continues only the first texts
     differ = [i for i in range(count) if len({hypotheses[i] for _, _, hypotheses in rows}) > 1]
     chosen = differ or range(count)
-    sources = text[0] if task.has_source else [*map(beginning, text[1])]
     return [
-        {"source": sources[i], "reference": text[1][i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
+        {"source": sources[i], "reference": references[i], "rows": [(name, float(s[i]), h[i]) for name, s, h in rows]}
         for i in (chosen[place] for place in evenly_spaced(len(chosen), TRANSLATED_SENTENCES))
     ]
 

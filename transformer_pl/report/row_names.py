@@ -67,7 +67,7 @@ class Entry(Section):
 class RowNames(Section):
     """The content of a file of row names. source: where numbers were printed that name no source of their own."""
 
-    rows: list[Entry]
+    rows: Annotated[list[Entry], Field(min_length=1)]
     source: str = ""
 
     @model_validator(mode="after")

@@ -10,8 +10,6 @@ import os
 import runpy
 import signal
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext, ForkServerProcess
@@ -20,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from transformer_pl.runtime.files import open_to_append
-from transformer_pl.runtime.signals import GROUP_GRACE_S, Stopped
+from transformer_pl.runtime.signals import Stopped, stop_after
 
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and the end of the terminal
 IMPORTED = ["transformer_pl.train.__main__", "transformer_pl.train.one_trial", "sacrebleu"]
@@ -54,6 +52,8 @@ def start(process: BaseProcess) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if is_forked:
             process.start()  # waits until the server has imported everything
+    except EOFError:
+        raise ChildProcessError("the server of processes was killed (mostly out of memory: lower --parallel)") from None
     except Stopped:
         server = getattr(forkserver._forkserver, "_forkserver_pid", None)
         if server and not multiprocessing.active_children():  # the server reports how its children end
@@ -105,11 +105,4 @@ def stop_with_parent() -> None:
     """Let SIGTERM come to this child when its parent ends, however that ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GROUP_GRACE_S)
-        os._exit(128 + signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
+    stop_after(parent.join)

@@ -100,5 +100,6 @@ def _places_of_packages() -> tuple[str, ...]:
     """The folders of Python and of installed packages, each with a separator at its end."""
     folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     folders += [*site.getsitepackages(), site.getusersitepackages()]
-    folders += [place for place in sys.path if Path(place).name in PACKAGES]  # of another environment, by a .pth file
+    others = [Path(place) for place in sys.path if Path(place).name in PACKAGES]  # perhaps of another environment
+    folders += [str(place) for place in others if any(place.glob("*.*-info"))]
     return tuple(os.path.join(os.path.abspath(folder), "") for folder in folders)

@@ -1,5 +1,6 @@
 """Writes files atomically, and reads JSON and YAML strictly."""
 
+import errno
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_pl.runtime.errors import InputError, shown, warn
 
 LARGEST, DEEPEST = 50_000, 100  # most values of a YAML file, and most levels
+MOST_BYTES = 1 << 28  # of a file that is read as a whole
 CORE_RULES = (  # what is not text by YAML 1.2. By 1.1, which PyYAML has, `on` and `no` are booleans, and 1e-4 is text
     ("null", "(~|null|Null|NULL|)$"),
     ("bool", "(true|True|TRUE|false|False|FALSE)$"),
@@ -56,6 +58,22 @@ def open_to_append(path: Path) -> io.FileIO:
 def write_json(path: Path, value: object) -> None:
     """Write a value as indented JSON, atomically."""
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises an OSError, also for one that is too large, such as /dev/zero, which has no end."""
+    content = bytearray()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 16):  # which takes memory for all that it may read
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
+    return bytes(content)
+
+
+def read_text(path: Path) -> str:
+    """The content of a file in UTF-8. Raises an OSError as `read_bytes` does, or a ValueError for what is no UTF-8."""
+    return read_bytes(path).decode("utf-8-sig")
 
 
 @contextmanager
@@ -108,7 +126,7 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
     form: the type that it must have, see `trials/records.py`.
     """
     try:
-        return parse_json(path.read_bytes(), form)
+        return parse_json(read_bytes(path), form)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
@@ -170,7 +188,7 @@ def parse_yaml(text: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        content = parse_yaml(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from None
     except yaml.MarkedYAMLError as error:

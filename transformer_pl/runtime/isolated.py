@@ -31,7 +31,10 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     receiver, sender = starting.Pipe(duplex=False)
     sent = (sender, dict(os.environ), what, function, arguments)
     child = starting.Process(target=_answer, args=sent)  # type: ignore[attr-defined]
-    start(child)
+    try:
+        start(child)
+    except OSError as error:
+        raise InputError(f"{what}: must run, but {error}; run the command again") from None
     sender.close()
     try:
         if not receiver.poll(LONGEST_S):

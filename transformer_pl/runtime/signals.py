@@ -4,7 +4,8 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -69,6 +70,18 @@ def raise_stopped(signum: int, frame: object) -> NoReturn:
     """Handle a signal by raising Stopped."""
     expect_another()
     raise Stopped(signum)
+
+
+def stop_after(wait: Callable[[], object]) -> None:
+    """Let SIGTERM come to this process once `wait` has returned in a thread, and end the process if it does not end."""
+
+    def stop() -> None:
+        wait()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)  # type: ignore[arg-type]  # it may sleep
+        time.sleep(GROUP_GRACE_S)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
 
 
 @contextmanager

@@ -42,12 +42,13 @@ class SearchResults:
         on_disk = Trial.at(self.runs, name) if name else None  # whatever its folder is called now
         result = on_disk.result() if on_disk else None
         values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
+        taken = self.search.taken(trial.params)
         known = {"params": result and result.params} | dict(zip(self.search.goals, values, strict=False))
         return {
             "trial": shown_number(trial),
             "base": studies.BASE in trial.user_attrs,
             "state": state,
-            **{key: trial.params.get(key) for key in self.search.space},
+            **{key: taken.get(key) for key in self.search.space},
             **{metric: known.get(metric) for metric in self.metrics},
             "exempt": "; ".join(exemptions([result] if result else [])) or None,
             "folder": on_disk.folder.name if on_disk else None,

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import PLUGINS, Config, is_known_key, nominal_sizes, unknown_key
-from transformer_pl.config.components import option_value
+from transformer_pl.config import COMPONENTS, PLUGINS, Config, is_known_key, nominal_sizes, unknown_key
+from transformer_pl.config.components import has_option, option_value
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
@@ -28,10 +28,28 @@ Direction = Literal["minimize", "maximize"]
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
+def _given(example: str) -> BeforeValidator:
+    """For a field whose default is None: it must be in the file."""
+
+    def check(value: object) -> object:
+        if value is None:
+            raise ValueError(f"must be given, such as {example}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _metric(name: str) -> str:
+    if name not in COST_METRICS and not name.startswith("val/"):
+        rule = f"must be a metric of the validation set, such as val/{name.rpartition('/')[2]}"
+        raise ValueError(f"{rule}, or {' or '.join(COST_METRICS)}")
+    return name
+
+
 class Goal(BaseModel, extra="forbid"):
     """What is searched for: `metric`, or an entry of `metrics`."""
 
-    name: str = Field(None, validate_default=True, pattern=r"^(val/.+|params|flops)$")
+    name: Annotated[str, AfterValidator(_metric), _given("val/ppl")] = Field(None, validate_default=True)
     goal: Direction = "minimize"
 
 
@@ -39,7 +57,7 @@ class EarlyTerminate(BaseModel, extra="forbid"):
     """W&B's `early_terminate`: a trial may end after `min_iter` validations, after `eta` times as many, and so on."""
 
     type: Literal["hyperband"]
-    min_iter: Count = Field(None, validate_default=True)
+    min_iter: Annotated[Count, _given("2")] = Field(None, validate_default=True)
     eta: Annotated[int, Field(ge=2), NoBool] = 3
 
 
@@ -47,7 +65,7 @@ class Search(BaseModel):
     """A sweep file that searches: its own fields, and those that `read_search` makes of its parameters."""
 
     method: Literal["random", "bayes", "custom"]
-    run_cap: Count = Field(None, validate_default=True)
+    run_cap: Annotated[Count, _given("30, the number of trials to draw")] = Field(None, validate_default=True)
     metric: Goal | None = None
     metrics: list[Goal] = []
     early_terminate: EarlyTerminate | None = None
@@ -93,9 +111,29 @@ class Search(BaseModel):
         """How the config of a trial differs from the base, for the name of its folder."""
         return describe_difference(config, self.base)
 
+    def taken(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """The drawn values by key, and the fixed ones.
+
+        An option that the class drawn for its slot does not have, but another class that may be drawn, is left out.
+        """
+        values = self.fixed | dict(drawn)
+        return {key: value for key, value in values.items() if self._class_has(key, values)}
+
+    def _class_has(self, key: str, values: Mapping[str, Any]) -> bool:
+        """Whether these values use a key. False for an option that only other classes of its slot have."""
+        slot, _, option = key.rpartition(".")
+        if slot not in COMPONENTS or slot not in self.space:
+            return True
+        has = {path: has_option(slot, path, option) for path in _choices_or_ends(self.space[slot])}
+        return has.get(values.get(slot, self._scale_config.flat()[slot]), True) or not any(has.values())
+
+    @cached_property
+    def _scale_config(self) -> Config:
+        return resolve([scale_level(self.scale)])
+
     def _levels(self, drawn: Mapping[str, Any]) -> list[Level]:
         """The scale, the keys of a trial, and the seed."""
-        changes = row_levels(self.path, self.fixed | dict(drawn), self.sets)
+        changes = row_levels(self.path, self.taken(drawn), self.sets)
         return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.written_seed})]
 
     def single_changes(self) -> list[Config]:
@@ -112,7 +150,8 @@ class Search(BaseModel):
         """The values of the base for the keys of the space."""
         base = self.base
         flat = base.flat() | nominal_sizes(base.model) | {"variant": "base"}
-        return {key: flat[key] if key in flat else option_value(base, key) for key in self.space}
+        unused = {key: _choices_or_ends(self.space[key])[0] for key in self.space if not self._class_has(key, flat)}
+        return {key: flat[key] if key in flat else option_value(base, key) for key in self.space} | unused
 
 
 def read_search(

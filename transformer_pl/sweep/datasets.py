@@ -53,5 +53,8 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         sizes.append(f"{counts[name]['pairs']:,} {{}}" + (f" ({blank:,} empty ones are left out)" if blank else ""))
     sets = ", ".join(sizes).format(f"training {unit}s", "for validation", "for test")
     dropped = [f"{unused:,} training {unit}s are longer than data.max_length and are not used"] if unused else []
+    dropped += (
+        [f"{unit}s with more than data.max_words = {data.max_words} words are left out"] if data.max_words else []
+    )
     dropped += [f"longer ones are cut at data.max_length, which makes {cut:,} more pieces"] if cut else []
     return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts, unit), scored])

@@ -11,7 +11,7 @@ from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.files import why_unwritable
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s
+from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s, is_alive
 from transformer_pl.sweep.progress import ProgressView
 
 KILLED = " (SIGKILL, mostly out of memory: lower --parallel, or increase trainer.accumulate)"
@@ -86,13 +86,14 @@ class Launch:
         process, planned, deadline = self.running[worker]
         if process.exitcode is not None:
             del self.running[worker]
+            is_orphan = is_alive(process)  # the server of processes was killed: a new one continues the trial
             end(process)
             ending = _ending(process, planned, asked=deadline is not None)
             if ending == "failed":  # or dropped: another command has taken it over while this one stood still
                 ending = self.queue.ended_elsewhere(planned) or ending
-            if ending == "failed" and planned.trial.lock.is_held():
+            if ending == "failed" and (is_orphan or planned.trial.lock.is_held()):
                 self.queue.hold(planned)
-                self.view.ended(planned, None, "another command trains it")
+                self.view.ended(planned, None, "continues later" if is_orphan else "another command trains it")
             else:
                 self._ended(planned, ending, _describe(ending, planned, process.exitcode))
         elif deadline is not None:

@@ -26,6 +26,7 @@ from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import open_corpus
 from transformer_pl.train.rehearsal import check_all, check_match
 from transformer_pl.train.wandb_run import send_report
+from transformer_pl.trials.identity import path_notes
 from transformer_pl.trials.runs_folder import read_plan
 
 
@@ -98,6 +99,7 @@ def _print_plan(search: Search, study: studies.Study | None, runs: Path, console
     data, trials = search.base.data, studies.counted_trials(study) if study else []
     for trial in trials:
         say(console, f"{studies.trial_name(trial)}: {studies.state_of(trial)}")
-    for line in survey_datasets([(data, prepared_dataset(data, runs, open_corpus(data)))], console):
+    lines = survey_datasets([(data, prepared_dataset(data, runs, open_corpus(data)))], console)
+    for line in [*lines, *path_notes(search.single_changes())]:
         say(console, line)
     return max(0, search.run_cap - sum(studies.state_of(trial) not in ("running", "failed") for trial in trials))

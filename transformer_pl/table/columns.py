@@ -21,6 +21,7 @@ from transformer_pl.table.rows import (
     Row,
     base_of,
     difference,
+    mean,
     standard_deviation,
 )
 
@@ -113,6 +114,9 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> lis
     if any(row.printed and row.printed.flops for row in rows):
         meaning = "Of a training; only matrix products count."
         columns.append(column(rows, "FLOPs", "flops", attrgetter("flops"), cells.flops, meaning))
+    if any(row.is_selected for row in rows):
+        meaning = "The step whose weights are scored: the mean over seeds."
+        columns.append(column(rows, "step", "scored_step", _scored_step, ",.0f", meaning, 7))
     return columns
 
 
@@ -223,6 +227,7 @@ def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> li
             "seeds": lambda row: len(row.states),
             **{state: partial(_count, state) for state in ("done", "failed", "diverged")},
             "flops": attrgetter("flops"),
+            "scored_step": _scored_step,
             "exempt": lambda row: "; ".join(row.exempt) or None,
             "val/loss.fall": lambda row: row.ending and row.ending.fall,
             "val/loss.fall.noise": lambda row: row.ending and row.ending.noise,
@@ -238,6 +243,10 @@ def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> li
             column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric)),
         ]
     return [one._replace(name="") for one in columns]
+
+
+def _scored_step(row: Row) -> float | None:
+    return mean(row.scored_steps)
 
 
 def _count(state: str, row: Row) -> int:

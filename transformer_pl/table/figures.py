@@ -117,7 +117,7 @@ def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mappin
     figure, axes = _axes_beside_names([row.shown_name for row, _ in drawn])
     highest, start = 0.0, math.inf
     for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
-        final, end = fmean(row.values["val/ppl"]), row.steps
+        final, end = fmean(row.values["val/ppl"]), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.array([[seed[step] for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike

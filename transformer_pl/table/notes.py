@@ -102,7 +102,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
         (_training_note(rows, about), _order_note(rows, main, about.printed), _speed_note(rows)),
         (significance_note(main, about.unit), exempt, LEGEND if about.has_page else ""),
         tested,
-        (_convergence_note(rows) if about.loss else "",),
+        (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
         (_gaps_note(rows, main, about), _stopped_note(rows), _watching_note(rows), *about.added, *test, *margins),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
@@ -145,6 +145,17 @@ def _watching_note(rows: Sequence[Row]) -> str:
     """Which callbacks the user has declared to change no result."""
     watching = dict.fromkeys(callback for row in rows for callback in row.watching)
     return f"Declared to change no result (in_identity: false): {', '.join(watching)}." if watching else ""
+
+
+def _selected_note(rows: Sequence[Row], split: str) -> str:
+    """How the step was chosen whose weights are scored; empty where it is the last one in all rows."""
+    if not any(row.is_selected for row in rows):
+        return ""
+    note = "Where decode.select is best, the validation with the lowest loss is scored, and a row has also converged "
+    note += "if it lies before the last 10% of the steps. "
+    if split == "test":
+        return f"{note}The sentences of the validation set have chosen the step; those of the test set have not."
+    return f"{note}The same sentences have chosen the step and are scored: --split test scores others."
 
 
 def _order_note(rows: Sequence[Row], contrasts: Sequence[Contrast], printed: PrintedTable | None) -> str:

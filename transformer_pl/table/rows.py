@@ -104,7 +104,8 @@ class Row:
     token_digests: frozenset[str] = frozenset()
     params: int | None = None
     flops: float | None = None  # of a training
-    steps: int = 0  # of the longest training
+    scored_steps: Sequence[int] = ()  # by seed: after which the weights are scored
+    is_selected: bool = False  # whether that is the step of the best validation
     ending: Ending | None = None  # None: not known
     exempt: Sequence[str] = ()  # properties that its components break on purpose, with the reasons
     printed: Printed | None = None

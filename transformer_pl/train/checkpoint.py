@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import lightning as L
 import numpy as np
@@ -40,17 +40,26 @@ class Checkpoints(L.Callback):
 
     With `average` k > 1 the weights of the last k validations are kept beside the checkpoint (Section 6.1). Then a
     validation measures their mean, which is what will be scored. The end of the training counts as a validation.
-    Nothing is saved of a training that has diverged.
+    With `select` best, what the validation with the lowest loss has measured is kept, too, and will be scored. Nothing
+    is saved of a training that has diverged.
     """
 
     def __init__(
-        self, folder: Path, average: int = 1, minutes: float = math.inf, check: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        average: int = 1,
+        minutes: float = math.inf,
+        check: Callable[[], None] = lambda: None,
+        select: Literal["last", "best"] = "last",
     ):
         """folder: where the files are written.
         average: the number of validations whose weights are averaged.
         minutes: how long after a checkpoint the next one is saved at the latest.
         check: called before anything is written; raises an error where another process has taken the trial over.
+        select: which validation is scored.
         """
+        self.select, self.keeps_weights = select, average > 1 or select == "best"
+        self.lowest, self.best = math.inf, 0  # the lowest loss of a validation, and its step
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
         self.file = folder / "last.ckpt"
         self.earlier_s = 0.0  # seconds that earlier processes trained
@@ -78,12 +87,18 @@ class Checkpoints(L.Callback):
                 raise InputError(f"{self.file}: {rule}, but has {kind[1] if kind else error}; {remedy}") from None
             return self.file, saved["global_step"]
 
-    def averaged(self, step: int) -> dict[str, torch.Tensor] | None:
-        """The mean of the weights of the last k validations up to a step, or of all if there were fewer; None if k = 1.
+    def scored(self, step: int) -> dict[str, torch.Tensor] | None:
+        """The weights that are scored after a training of so many steps; None where they are the last ones."""
+        if self.best:
+            return torch.load(self._best_at(self.best), map_location="cpu", weights_only=True)
+        return self.averaged(step)
 
-        Whole numbers, such as an index that a component keeps, are those of the last.
+    def averaged(self, step: int) -> dict[str, torch.Tensor] | None:
+        """The mean of the weights of the last k validations up to a step, or of all if there were fewer.
+
+        Whole numbers, such as an index that a component keeps, are those of the last. None where no weights are kept.
         """
-        if self.average == 1:
+        if not self.keeps_weights:
             return None
         files = sorted(path for path in self.folder.glob("weights.*.pt") if path <= self._weights_at(step))
         total: dict[str, torch.Tensor] = {}
@@ -127,7 +142,7 @@ class Checkpoints(L.Callback):
 
     @torch.no_grad()
     def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if self.average > 1:
+        if self.keeps_weights:
             self._keep_weights(trainer)
             trainer.strategy.barrier()  # every rank reads what the first has written
             model = module.get_submodule("model")
@@ -141,6 +156,7 @@ class Checkpoints(L.Callback):
             tensor.copy_(value)
         self._unaveraged = []
         machine.return_freed_memory()
+        self._keep_best(trainer)
         self._save(trainer)
         if trainer.global_step < trainer.max_steps and not trainer.should_stop:
             self._stop_if_asked(trainer)
@@ -164,6 +180,9 @@ class Checkpoints(L.Callback):
     def _weights_at(self, step: int) -> Path:
         return self.folder / f"weights.{step:09d}.pt"
 
+    def _best_at(self, step: int) -> Path:
+        return self.folder / f"best.{step:09d}.pt"
+
     def _check(self, trainer: L.Trainer) -> TransformerModule:
         """The module. Raises an error if the training has diverged, or if another process has taken it over."""
         module = cast(TransformerModule, trainer.lightning_module)
@@ -172,8 +191,8 @@ class Checkpoints(L.Callback):
         return module
 
     def _keep_weights(self, trainer: L.Trainer) -> None:
-        """Save the weights, on every rank, if they are to be averaged."""
-        if self.average > 1:
+        """Save the weights, on every rank, if they are to be averaged or may be the best."""
+        if self.keeps_weights:
             weights = self._check(trainer).weights()
             if trainer.is_global_zero:
                 with unfinished(self._weights_at(trainer.global_step)) as part:
@@ -181,11 +200,23 @@ class Checkpoints(L.Callback):
                 for old in sorted(self.folder.glob("weights.*.pt"))[: -self.average]:
                     old.unlink()
 
+    def _keep_best(self, trainer: L.Trainer) -> None:
+        """Save what a validation has measured if its loss is the lowest so far. The best before stays until `_save`."""
+        loss = self._check(trainer).validation_loss
+        if self.select == "best" and loss < self.lowest:
+            self.lowest, self.best = loss, trainer.global_step
+            if trainer.is_global_zero:
+                with unfinished(self._best_at(self.best)) as part:
+                    torch.save(self.averaged(self.best), part)
+
     def _save(self, trainer: L.Trainer) -> None:
         """Save a checkpoint, on every rank."""
         self._check(trainer)
         self.ended = trainer.should_stop
         trainer.save_checkpoint(self.file)
+        if trainer.is_global_zero:
+            for path in {*self.folder.glob("best.*.pt")} - {self._best_at(self.best)}:
+                path.unlink()
         self._saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,7 +225,8 @@ class Checkpoints(L.Callback):
             random_states *= torch.distributed.get_world_size()
             torch.distributed.all_gather_object(random_states, random_states[0])
         seconds = time.perf_counter() - self._started
-        return {"seconds": seconds, "random": random_states, "accumulate": self.accumulate, "ended": self.ended}
+        state = {"seconds": seconds, "random": random_states, "accumulate": self.accumulate, "ended": self.ended}
+        return state | {"best": (self.lowest, self.best)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["accumulate"] != self.accumulate:  # Lightning counts parts of batches
@@ -203,6 +235,7 @@ class Checkpoints(L.Callback):
                 f"as its checkpoints count micro-batches; set that, or remove {self.folder} to begin again"
             )
         self.earlier_s, self._random_states, self.ended = state["seconds"], state["random"], state["ended"]
+        self.lowest, self.best = state["best"]
 
 
 def _validates_now(trainer: L.Trainer) -> bool:

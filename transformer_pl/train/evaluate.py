@@ -30,6 +30,7 @@ from transformer_pl.trials.trial import WEIGHTS, Trial
 from transformer_pl.trials.trial_run import check_code
 
 POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
+LONGEST = 2**12  # source tokens that the length of a translation grows with: one of a whole book ends, too
 EXAMPLES = 20  # validation sentences whose translations W&B shows
 
 
@@ -78,7 +79,7 @@ def translate(
     on_progress: called with the number of finished sentences.
     """
     translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
-    longest = source.lengths.astype(np.int64) + decode.extra
+    longest = np.minimum(source.lengths.astype(np.int64), LONGEST) + decode.extra
     share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
         rows = torch.from_numpy(padded(source, indexes))
@@ -111,7 +112,7 @@ def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transform
     check_code(config, trial)  # before anything is imported or built, as a result may name any class
     check_classes(config.model)
     result = trial.result()
-    return _load_model(config, prepared, trial, result.steps if result else config.steps)
+    return _load_model(config, prepared, trial, result.scored_step if result else config.steps)
 
 
 def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) -> Transformer:
@@ -123,15 +124,27 @@ def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) ->
     except RuntimeError as error:  # other names, or other shapes
         reason = str(error).splitlines()[0]
         raise InputError(f"{trial.folder / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
-    model.at_step(steps, config.steps)  # its own last step: a callback may have ended the training early
+    model.at_step(steps, config.steps)  # its own: it may have ended early, or be the best of a longer training
     intervene(model, config)
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
 
-def beginning(document: str) -> str:
-    """The first half of a document, up to a blank if there is one: what a model is shown to continue."""
-    middle = (len(document) + 1) // 2
-    return document[: document.rfind(" ", 0, middle)] if " " in document[:middle] else document[:middle]
+def shown_text(prepared: Prepared) -> tuple[list[str], list[str]]:
+    """Sources and references of the validation set, as people see them.
+
+    Of a language model these are the beginnings and the whole of the first documents, as far as `data.max_length`
+    tokens reach, which bounds the work. A beginning is the first half, up to a blank if there is one.
+    """
+    if prepared.longest is None:
+        return prepared.text("val")
+    documents, pieces = prepared.text("val")[1][:EXAMPLES], prepared.split("val").target
+    first, counts = np.unique(pieces.sentence, return_index=True, return_counts=True)[1:]
+    for i in range(len(documents)):
+        if counts[i] > 1:
+            documents[i] = prepared.tokenizer.decode([pieces[first[i]].tolist()])[0]
+    middles = [(len(document) + 1) // 2 for document in documents]
+    halves = [document[:middle] for document, middle in zip(documents, middles, strict=True)]
+    return [half[: half.rfind(" ")] if " " in half else half for half in halves], documents
 
 
 def continuations(
@@ -152,11 +165,9 @@ def continuations(
         given = len(ids)
         with _evaluating(model) as device:
             step = CachedSteps(model, torch.full((1, 1), EOS, device=device))
-            for length in range(1, given + most):
-                prefix = torch.tensor([[ids[:length]]], device=device)
+            for _ in range(most):  # the first step reads all that is given
+                prefix = torch.tensor([[ids]], device=device)
                 logits = step(prefix, torch.zeros(1, 1, dtype=torch.long, device=device))[0, 0].cpu()
-                if length < given:
-                    continue
                 if temperature:
                     ids.append(int((logits / temperature).softmax(0).multinomial(1, generator=generator)))
                 else:
@@ -211,7 +222,7 @@ class Evaluation(NamedTuple):
 def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
     """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
 
-    steps: how many steps it was trained.
+    steps: how many steps these weights were trained.
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
@@ -257,10 +268,10 @@ def _continued(
     model: Transformer, config: Config, prepared: Prepared
 ) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
     """How the model continues the first documents of the validation set from their beginnings, also as examples."""
-    documents = prepared.text("val")[1][:EXAMPLES]
-    continued = continuations(model, prepared.tokenizer, [*map(beginning, documents)], config.decode.extra)
-    lines = zip(documents, continued, strict=True)
-    examples = [{"beginning": beginning(d), "document": d, "continued": whole} for d, whole in lines]
+    beginnings, documents = shown_text(prepared)
+    continued = continuations(model, prepared.tokenizer, beginnings, config.decode.extra)
+    lines = zip(beginnings, documents, continued, strict=True)
+    examples = [{"beginning": start, "document": whole, "continued": text} for start, whole, text in lines]
     return {"val": continued, "test": []}, examples
 
 

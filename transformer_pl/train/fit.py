@@ -30,16 +30,15 @@ from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.teacher import load_teachers
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
-from transformer_pl.trials.trial import WEIGHTS, Trial
+from transformer_pl.trials.trial import METRICS, WEIGHTS, Trial
 from transformer_pl.trials.trial_run import TrialRun
-
-LONG = 20_000  # steps from which a training on a GPU gains by compiling its layers, which takes a minute or two
 
 
 class Fitted(NamedTuple):
     """How a training ended."""
 
     steps: int  # fewer than the config's where a callback has stopped it early
+    scored: int  # the step whose weights are scored: the last, or that of the best validation
     params: int  # the parameters of the trained model: a callback may have made layers share weights
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
@@ -71,14 +70,8 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 
     # The module
     module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, run.runs, prepared))
-    is_on_gpu = on_gpu(config)
-    if compiles(config):
-        module.compile_model(is_on_gpu)
-    if config.trainer.compile != "off" and is_on_gpu:
-        if why := why_no_graphs(config, module.model):
-            print(plain(f"no CUDA graphs: {why}"), flush=True)
-        else:
-            module.replay_steps()
+    if config.trainer.compile == "on":  # `auto` is off as long as no GPU has shown that the two train the same
+        compile_steps(module)
 
     # The callbacks. A ModelCheckpoint of the user's writes to `best`. Our checkpoints come last, as they hold the state
     # of the other callbacks.
@@ -86,7 +79,8 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
         build(callback, dirpath=str(trial.folder / "best")) for callback in config.trainer.callbacks
     ]
     minutes = config.trainer.checkpoint_minutes
-    checkpoints = Checkpoints(trial.folder / "checkpoints", config.decode.average, minutes, trial.lock.check)
+    folder, decode = trial.folder / "checkpoints", config.decode
+    checkpoints = Checkpoints(folder, decode.average, minutes, trial.lock.check, decode.select)
     callbacks.append(checkpoints)
 
     # The loggers and the trainer
@@ -104,28 +98,30 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
         if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
             torch.distributed.destroy_process_group()
     params = sum(weight.numel() for weight in module.model.parameters())
-    fitted = Fitted(trainer.global_step, params, checkpoints.earlier_s)
+    steps = trainer.global_step
+    fitted = Fitted(steps, checkpoints.best or steps, params, checkpoints.earlier_s)
     if not trainer.is_global_zero:
         return fitted, None
 
     # Test
-    _save_weights(trial, checkpoints, weights, fitted.steps)
-    return fitted, evaluate_trial(config, trial, prepared, fitted.steps)
+    _save_weights(trial, checkpoints, weights, steps)
+    return fitted, evaluate_trial(config, trial, prepared, fitted.scored)
 
 
 def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, torch.Tensor], steps: int) -> None:
-    """Save the weights that are scored: the last ones, or the mean of the last validations (`decode.average`).
+    """Save the weights that are scored: the last ones, or those that were kept (`decode.average`, `decode.select`).
 
-    Raises an InputError if a callback has changed the last weights at the end: the mean would not show this change.
+    Raises an InputError if a callback has changed the last weights at the end: those kept would not show this change.
     """
-    averaged = checkpoints.averaged(steps)
-    if averaged:
+    kept = checkpoints.scored(steps)
+    if kept:
         last = checkpoints.kept(steps)
         if not all(torch.equal(value.cpu(), last[name]) for name, value in weights.items()):
-            rule = f"must not change the weights at the end of the training with decode.average = {checkpoints.average}"
-            remedy = "which scores the mean of checkpoints from before; set decode.average=1"
+            keys = f"decode.average = {checkpoints.average} and decode.select = {checkpoints.select}"
+            rule = f"must not change the weights at the end of the training with {keys}"
+            remedy = "which score checkpoints from before; set decode.average=1 and decode.select=last"
             raise InputError(f"trainer.callbacks: {rule}, {remedy}")
-    trial.save_weights(averaged or weights)
+    trial.save_weights(kept or weights)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -173,13 +169,14 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
 def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
     """The finished trial whose weights this one can use, because the two differ in decoding alone.
 
-    None where there is no such trial, where this one has begun to train, or where it is to be trained again.
+    None where there is no such trial whose files can be read, where this one has begun to train, or where it is to be
+    trained again.
     """
     if rerun or (run.trial.folder / "checkpoints").exists():
         return None
     for finished in finished_trials(run.runs):
         same_weights = finished.result.weights_id == run.identity.weights and finished.result.id != run.identity.trial
-        if same_weights and (finished.trial.folder / WEIGHTS).exists():
+        if same_weights and finished.trial.is_whole():
             return finished
     return None
 
@@ -187,9 +184,9 @@ def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
 def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) -> Fitted:
     """Take over the weights and metrics of the trial that `trained_elsewhere` has found, in place of a training."""
     print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
-    run.trial.link(earlier.trial.folder, WEIGHTS, "metrics.jsonl")
+    run.trial.link(earlier.trial.folder, WEIGHTS, METRICS)
     logger.start(earlier.result.steps)
-    return Fitted(earlier.result.steps, earlier.result.params, 0.0)
+    return Fitted(earlier.result.steps, earlier.result.scored_step, earlier.result.params, 0.0)
 
 
 def on_gpu(config: Config) -> bool:
@@ -203,11 +200,15 @@ def gpu_names(config: Config) -> list[str]:
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def compiles(config: Config) -> bool:
-    """Whether layers and loss are compiled. `auto`: for a long training on a GPU, not with fsdp2."""
-    if config.trainer.compile == "auto":
-        return config.trainer.strategy != "fsdp2" and config.steps >= LONG and on_gpu(config)
-    return config.trainer.compile == "on"
+def compile_steps(module: TransformerModule) -> None:
+    """Compile layers and loss. On a GPU, also replay steps as CUDA graphs, or print why not."""
+    is_on_gpu = on_gpu(module.config)
+    module.compile_model(is_on_gpu)
+    if is_on_gpu:
+        if why := why_no_graphs(module.config, module.model):
+            print(plain(f"no CUDA graphs: {why}"), flush=True)
+        else:
+            module.replay_steps()
 
 
 def use_threads(config: Config, trial: Trial) -> int:

@@ -28,7 +28,7 @@ from transformer_pl.train.cuda_graphs import Losses, StepGraphs
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
 from transformer_pl.train.precision import bfloat16_copies
-from transformer_pl.train.teacher import Teacher, build_loss
+from transformer_pl.train.teacher import build_loss
 from transformer_pl.trials.metrics import perplexity
 
 
@@ -40,7 +40,7 @@ def seed_of_rank(seed: int, rank: int) -> int:
 class TransformerModule(L.LightningModule):
     """A Transformer, its loss, its optimizer and schedule. Metrics go to the trainer's loggers."""
 
-    def __init__(self, config: Config, vocab_size: int, teachers: dict[str, Teacher] | None = None):
+    def __init__(self, config: Config, vocab_size: int, teachers: dict[str, Any] | None = None):
         """teachers: the models that the options of the loss name, by option (see `load_teachers`)."""
         super().__init__()
         self.config = config
@@ -58,6 +58,7 @@ class TransformerModule(L.LightningModule):
         self._next_rates: dict[str, float] = {}  # and those of the next one
         self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
+        self.validation_loss = math.inf  # nats per token, of the last validation
         self._compiled = False
         self._graphs: StepGraphs | None = None  # where training steps are replayed
 
@@ -242,6 +243,7 @@ class TransformerModule(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.stop_if_diverged(self._validated)
         loss, tokens = self._sum_over_ranks(self._validated)
+        self.validation_loss = loss / tokens
         self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
         if self.config.trainer.val_sample:
             self._score_sample(self.trainer.datamodule)  # type: ignore[attr-defined]

@@ -110,13 +110,13 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         evaluation: Evaluation | None
         if earlier:
             fitted = fit.reuse_weights(run, earlier, logger)
-            evaluation = evaluate_trial(config, trial, prepared, fitted.steps)
+            evaluation = evaluate_trial(config, trial, prepared, fitted.scored)
         else:
             fitted, evaluation = fit.fit_and_test(run, prepared, logger)
         assert evaluation  # this is the first rank
         steps, metrics, sample = fitted.steps, evaluation.metrics, task_of(config.data).sample_metric
         lines = trial.metrics()
-        if sampled := [line[sample] for line in lines if sample in line]:
+        if sampled := [line[sample] for line in lines if sample in line and line["step"] <= fitted.scored]:
             metrics[sample] = sampled[-1]
         converged = convergence(lines, steps)
         [cost] = training_costs([(config, prepared.mean_lengths)])
@@ -139,6 +139,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             signature=evaluation.signature,
             params=fitted.params,
             steps=steps,
+            best_step=None if fitted.scored == steps else fitted.scored,
             stopped_early=steps < config.steps,
             flops=cost.flops * checked.passes * (steps / config.steps),
             tokens_per_s=rate and round(rate, 1),

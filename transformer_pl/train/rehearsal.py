@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 from transformer_pl.check.run import check_models
 from transformer_pl.config import Component, Config, custom_components_by_key, without_section
 from transformer_pl.config.components import before_options, is_core
-from transformer_pl.config.option_files import file_digests
+from transformer_pl.config.option_files import file_contents
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import RANKS_OF, project_version
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import isolated
 from transformer_pl.trials.identity import identity_callbacks
+from transformer_pl.trials.records import RehearsalRecord
 from transformer_pl.trials.trial_run import code_digests
 
 INTERVENED = "it changes a model of the row's sizes, which then computes and decodes"
@@ -46,6 +47,7 @@ LAWS = {  # by key, what `stages.py` checks of a part beside that
     "data.tokenizer": (
         "every sentence has tokens, the same alone as among others, and their text is not blank",
         "a long sentence keeps the tokens of its end",
+        "it adds nothing to a sentence, such as padding",
         "when it is loaded again it gives the same tokens",
     ),
     "data.task": (
@@ -54,7 +56,7 @@ LAWS = {  # by key, what `stages.py` checks of a part beside that
     ),
     "trainer.callbacks": ("it leaves the schedule of the rate as it is",),
 }
-REVISION = 2  # raised when the rehearsal becomes stricter: then every part is rehearsed again
+REVISION = 3  # raised when the rehearsal becomes stricter: then every part is rehearsed again
 
 
 class Rehearsal(NamedTuple):
@@ -143,7 +145,7 @@ def check_match(passes: Iterable[tuple[str, float]]) -> None:
 
 def _kept_or_made(config: Config, runs: Path, digest: str) -> Rehearsal:
     path = runs / "checks" / f"{digest}.json"
-    if passed := read_json(path):
+    if passed := read_json(path, RehearsalRecord):
         return Rehearsal(**passed)
     if _was_tried():
         return Rehearsal()
@@ -199,9 +201,9 @@ def _digest(config: Config) -> str:
     inputs: dict[str, Any] = {
         "parts": {key: part.model_dump() for key, part in parts.items()},
         "code": code_digests(tuple(components.items()), config.data),
-        "files": {key: file_digests(part, before_options(key)) for key, part in parts.items() if key != "data.task"},
+        "files": {key: file_contents(part, before_options(key)) for key, part in parts.items()},
         "data": config.data.model_dump(),
-        "average": config.decode.average > 1,
+        "average": [config.decode.average > 1, config.decode.select],
         "trainer": [trainer.accumulate, trainer.precision, trainer.val_sample > 0],
         "versions": [REVISION, project_version(), *map(importlib.metadata.version, ("torch", "lightning"))],
     }

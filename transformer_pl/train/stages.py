@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from transformer_pl.check.dry_run import dry_run
 from transformer_pl.check.small_model import small_model
-from transformer_pl.config import BOS, COMPONENTS, EOS, PAD, UNK, Callback, Config, custom_components, sizes
+from transformer_pl.config import ALL_PAIRS, BOS, COMPONENTS, EOS, PAD, UNK, Callback, Config, custom_components, sizes
 from transformer_pl.config.components import build, is_core
 from transformer_pl.data import synthetic
 from transformer_pl.data.batches import Batch
 from transformer_pl.data.prepare import learn_tokenizer, prepared_dataset, prepared_in, write_tokens
 from transformer_pl.data.prepared import SIDES, Prepared
 from transformer_pl.data.selection import used_pairs
-from transformer_pl.data.tokenizer import FIXED, Tokenizer
+from transformer_pl.data.tokenizer import FIXED, Tokenizer, check_adds_nothing
 from transformer_pl.data.tokens import Tokens, evenly_spaced
 from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.loss import training_loss
@@ -148,7 +148,7 @@ def small(config: Config, prepared: Prepared) -> Config:
         "model": {"N": 1, "N_encoder": config.model.N_encoder and 1, "N_decoder": None, "depth": 1.0},
         "optim": {"max_steps": STEPS, "duration": 1.0, "match": "steps", "warmup": min(STEPS, share(optim.warmup))}
         | {"loss": without_teachers(optim.loss)},
-        "data": {"vocab_size": len(prepared.tokenizer), "train_pairs": None},
+        "data": {"vocab_size": len(prepared.tokenizer)} | ALL_PAIRS,
         "decode": {"average": min(config.decode.average, 3), "intervention": COMPONENTS["decode.intervention"]},
         "trainer": {
             "accelerator": "gpu" if on_gpu else "cpu",
@@ -214,7 +214,7 @@ def _write_dataset(config: Config, runs: Path, folder: Path) -> Prepared:
     small_corpus = Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
     small_folder = folder / "data"
     small_folder.mkdir()
-    data = data.model_copy(update={"vocab_size": len(tokenizer), "train_pairs": None})
+    data = data.model_copy(update={"vocab_size": len(tokenizer)} | ALL_PAIRS)
     counts = {name: {"pairs": len(sentences)} for name, sentences in pairs.items()}
     write_tokens(small_folder, data, small_corpus, tokenizer, model, counts)
     for name in EVALUATION:
@@ -290,6 +290,7 @@ def _check_tokenizer(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> None:
             once, twice = 0, 1
         if once == twice:
             raise tokenizer.wrong("to_ids", f"give all tokens of a sentence, but of a long one it gives {once}")
+        check_adds_nothing(tokenizer, sentences, side)
         texts = tokenizer.decode(tokens)
         if blank := [sentence for sentence, text in zip(sentences, texts, strict=True) if not text.strip()]:
             raise tokenizer.wrong("to_texts", f"give the text of its tokens, but gives a blank one for {blank[0]!r}")

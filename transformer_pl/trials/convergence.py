@@ -26,6 +26,7 @@ FITTED = 0.4  # the share of the steps, at their end, whose validations the line
 FALLEN = 0.2  # the share of the steps, at their end, over which the fall is taken
 LIMIT = 0.01  # nats per token: a training that falls by more has not converged
 NOISES = 2  # a fall must also exceed this many standard errors
+TURNED = 0.9  # a best validation before this share of the steps shows that the others were of no use
 
 
 class Convergence(NamedTuple):
@@ -34,11 +35,15 @@ class Convergence(NamedTuple):
     fall: float  # nats per token over the last fifth of the steps; negative where the loss rose
     noise: float | None  # the standard error of the fall; None with two validations, which a line meets exactly
     validations: int  # how many the line goes through, over all seeds
+    scored: float = 1.0  # the share of the steps after which the weights are scored (`decode.select`)
 
     @property
     def still_falls(self) -> bool:
-        """Whether the training had not converged: it fell by more than LIMIT, and by more than its noise explains."""
-        return self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
+        """Whether the training had not converged: it fell by more than LIMIT, and by more than its noise explains.
+
+        If the validation with the lowest loss is scored, and lies before TURNED, later steps were of no use.
+        """
+        return self.scored >= TURNED and self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
 
     def as_record(self) -> ConvergenceRecord:
         """The fields, as result.json has them."""
@@ -81,7 +86,9 @@ def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence |
 def trial_convergence(trial: Trial) -> Convergence | None:
     """How the training of a finished trial ended; None where it is not known."""
     result = trial.result()
-    return Convergence(**result.convergence) if result and result.convergence else None
+    if not (result and result.convergence):
+        return None
+    return Convergence(**result.convergence, scored=result.scored_step / max(1, result.steps))
 
 
 def mean_convergence(seeds: Sequence[Convergence | None]) -> Convergence | None:
@@ -94,4 +101,5 @@ def mean_convergence(seeds: Sequence[Convergence | None]) -> Convergence | None:
         statistics.fmean(seed.fall for seed in known),
         math.hypot(*noises) / len(known) if len(noises) == len(known) else None,
         sum(seed.validations for seed in known),
+        statistics.fmean(seed.scored for seed in known),
     )

@@ -1,15 +1,16 @@
 """What a model costs before it is trained: parameters and floating-point operations."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
 
-from transformer_pl.config import Config, Sizes, sizes
-from transformer_pl.config.components import build, component_names
+from transformer_pl.config import Config, Optim, Sizes, sizes
+from transformer_pl.config.components import build, component_names, is_core
 from transformer_pl.runtime.isolated import isolated
 from transformer_pl.runtime.machine import peak_flops
 
+Counted = TypeVar("Counted")
 ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
 
 
@@ -48,11 +49,23 @@ def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> l
     """
     models = [sizes(config.model, config.data.vocab_size) for config, _ in trainings]
     lengths = [(max(1, round(source)), max(1, round(target))) for _, (source, target) in trainings]
-    forward = forward_costs([(model, 1, *pair) for model, pair in zip(models, lengths, strict=True)])
+    passes = [(model, 1, *pair) for model, pair in zip(models, lengths, strict=True)]
+    of_losses = loss_flops([(config.optim, *one) for (config, _), one in zip(trainings, passes, strict=True)])
     return [
-        Cost(cost.params, 3 * config.steps * cost.flops * config.data.batch_tokens / max(pair))
-        for (config, _), pair, cost in zip(trainings, lengths, forward, strict=True)
+        Cost(cost.params, 3 * config.steps * (cost.flops + of_loss) * config.data.batch_tokens / max(pair))
+        for (config, _), pair, cost, of_loss in zip(trainings, lengths, forward_costs(passes), of_losses, strict=True)
     ]
+
+
+def loss_flops(losses: Sequence[tuple[Optim, Sizes, int, int, int]]) -> list[float]:
+    """What losses with weights of their own compute beside the model, forward. They are counted in a child process.
+
+    losses: for each the optimization, and what `forward_costs` takes.
+    """
+    own = list(dict.fromkeys(one for one in losses if not is_core(one[0].loss.path)))
+    names = ", ".join(dict.fromkeys(f"optim.loss = {one[0].loss.path}" for one in own))
+    counted = dict(zip(own, isolated(names, _counted_losses, own), strict=True)) if own else {}
+    return [counted.get(one, 0.0) for one in losses]
 
 
 def share_of_peak(
@@ -108,11 +121,48 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
             model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
         return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
 
-    device = dry_run(c)
+    return _on_meta_tensors(count, dry_run(c))
+
+
+def _counted_losses(losses: Sequence[tuple[Optim, Sizes, int, int, int]]) -> list[float]:
+    return [_counted_loss(*loss) for loss in losses]
+
+
+def _counted_loss(optim: Optim, c: Sizes, B: int, Ls: int, Lt: int) -> float:
+    """See `loss_flops`. Nothing is counted of a loss that cannot be computed alone, such as one with a teacher."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from transformer_pl.data.batches import Batch
+    from transformer_pl.model.loss import training_loss
+
+    @torch.no_grad()
+    def count(device: str) -> float:
+        model, loss = build(c.architecture, c).to(device), build(optim.loss, c, optim)
+        if not isinstance(loss, torch.nn.Module) or not list(loss.parameters()):
+            return 0.0
+        source, target = (torch.ones(B, L, dtype=torch.long, device=device) for L in (Ls, Lt))
+        calls: list[int] = []
+        with FlopCounterMode(display=False) as alone:
+            model(source, target)
+        model.register_forward_hook(lambda *_: calls.append(1))
+        with FlopCounterMode(display=False) as together:
+            training_loss(loss.to(device), model, Batch(source, target, target, B * Lt))
+        return together.get_total_flops() - max(1, len(calls)) * alone.get_total_flops()
+
+    with suppress(Exception):
+        return _on_meta_tensors(count, "cpu")
+    return 0.0
+
+
+def _on_meta_tensors(count: Callable[[str], Counted], device: str) -> Counted:
+    """What is counted on the meta device; on another one where a component reads values, which meta tensors lack."""
+    import torch
+
     try:
         with torch.device("meta"):
             return count("meta")
-    except Exception:  # a component reads values, and meta tensors have none
+    except Exception:
         with torch.random.fork_rng(devices=[]), _unfused():
             return count(device)
 

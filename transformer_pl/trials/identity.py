@@ -1,6 +1,6 @@
 """The identity of a trial, which keys enter it, and how two configs differ."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,10 +13,12 @@ from transformer_pl.config import (
     STACKS,
     Callback,
     Config,
+    custom_components_by_key,
     effective_sizes,
     without_section,
 )
-from transformer_pl.config.option_files import file_digests, option_contents
+from transformer_pl.config.components import before_options
+from transformer_pl.config.option_files import file_contents, missing_files, option_contents
 from transformer_pl.runtime.digests import value_digest
 
 # These keys of the trainer change a result. precision changes its numbers. So does val_every, because a validation
@@ -116,32 +118,48 @@ def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: 
     fingerprint: identifies the text.
     component_sources: for each slot whose component is not the core's, a digest of its code.
     """
+    contents = {"data": dict(fingerprint), "parts": dict(component_sources)}
+    return Identity(_inputs(config, option_contents(config), file_contents) | contents)
+
+
+def _inputs(config: Config, contents: dict[str, Any], of_callback: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The inputs of an identity that the config decides.
+
+    contents: by key, the values of options that name files. of_callback: returns them by option.
+    """
     inputs = {
         key: value
-        for key, value in (config.flat() | _contents(option_contents(config))).items()
+        for key, value in (config.flat() | contents).items()
         if value != KEYS.get(key, ...)
         and key not in _LEFT_OUT_KEYS
         and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
     }
     if callbacks := identity_callbacks(config):
         inputs["trainer.callbacks"] = [
-            callback.model_copy(update={"options": callback.options | _contents(file_digests(callback, 0))}).as_written
+            callback.model_copy(update={"options": callback.options | of_callback(callback, 0)}).as_written
             for callback in callbacks
         ]
-    inputs |= effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
-    inputs |= {"data": dict(fingerprint), "parts": dict(component_sources)}
-    return Identity(inputs)
+    return inputs | effective_sizes(config) | {"seed": config.seed, "core": CORE_REVISION}
 
 
-def _contents(digests: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """File digests as they stand in the place of an option's value."""
-    return {key: {"content": digest} for key, digest in digests.items()}
+def path_notes(configs: Iterable[Config]) -> list[str]:
+    """What a plan says of paths in the options of components and callbacks where nothing lies."""
+    notes = []
+    for config in configs:
+        callbacks = [("trainer.callbacks", callback) for callback in identity_callbacks(config)]
+        for key, part in [*custom_components_by_key(config).items(), *callbacks]:
+            rule = "does not exist, and counts as it is written; once something lies there, it is another trial"
+            notes += [f"{key} = {part.path}: {path} {rule}" for path in missing_files(part, before_options(key))]
+    return list(dict.fromkeys(notes))
 
 
 def row_identity(config: Config) -> str:
-    """The identity of a config without its seed. Rows are equal if their effective sizes and other keys are."""
-    text = {key: getattr(config.data, key) for key in CORPUS}
-    return identity(config.model_copy(update={"seed": 0}), text, {}).trial
+    """The identity of a config without its seed. Rows are equal if their effective sizes and other keys are.
+
+    Files count by their paths, so that no class is imported, which a stranger's result may name.
+    """
+    inputs = _inputs(config.model_copy(update={"seed": 0}), {}, lambda *_: {})
+    return value_digest(inputs | {key: getattr(config.data, key) for key in CORPUS})
 
 
 def same_row(config: Config, other: Config) -> bool:

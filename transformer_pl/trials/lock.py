@@ -6,11 +6,11 @@ same machine. The lock only saves work: a trial's result follows from its identi
 """
 
 import os
-import platform
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from filelock import SoftFileLease, Timeout
 
@@ -50,7 +50,7 @@ class TrialLock:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         lease = _lease(self.folder)
-        elsewhere = lease.owner and lease.owner.hostname != platform.node()  # another machine or container
+        elsewhere = lease.owner and lease.owner.hostname != _host()  # another machine or container
         try:
             lease.acquire(timeout=DEAD_S + HEARTBEAT_S if elsewhere else INSTANT_S)
         except Timeout:
@@ -69,6 +69,13 @@ class TrialLock:
         """Raise LockLost where this process held the lock and another one has taken it."""
         if self._held and self._held.compromise:
             raise LockLost(f"{self.folder}: another process trains this trial now, as this one gave no heartbeat")
+
+
+def _host() -> str:
+    """What filelock calls this machine in a lock. In a container that is more than the machine's name."""
+    with TemporaryDirectory() as folder, _lease(Path(folder)) as lease:
+        assert lease.owner
+        return lease.owner.hostname
 
 
 def _lease(folder: Path) -> SoftFileLease:

@@ -1,7 +1,7 @@
 """Perplexity, and the lines of metrics.jsonl.
 
 A line is a JSON object: `step` (optimiser steps done), `kind` (`train`, `validation` or `final`), the metrics by name,
-and `time` (seconds since 1970). Callbacks may add lines of their own.
+and `time` (seconds since 1970). Callbacks may add lines of their own. A line without `kind` is one of training.
 """
 
 import math
@@ -44,7 +44,7 @@ def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
             for number, text in enumerate(file, start=1):
                 try:
                     if text.endswith(b"\n"):
-                        lines.append((text, null_as_infinite(parse_json(text, MetricsLine))))
+                        lines.append((text, {"kind": "train"} | null_as_infinite(parse_json(text, MetricsLine))))
                 except ValueError as error:
                     damaged.append(f"line {number}: {error}")
     except FileNotFoundError:

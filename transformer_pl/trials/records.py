@@ -54,6 +54,14 @@ class Status(TypedDict):
     translated: NotRequired[str]
 
 
+class RehearsalRecord(TypedDict):
+    """In runs/checks: the fields of `Rehearsal`."""
+
+    passes: Amount
+    notes: list[str]
+    laws: list[str]
+
+
 @with_config(OPEN)
 class Environment(TypedDict, total=False):
     """env.json: where a trial ran."""

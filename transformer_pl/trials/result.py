@@ -46,6 +46,7 @@ class Result(BaseModel):
     signature: str  # how the score was computed
     params: Natural  # the parameters of the trained model
     steps: Natural
+    best_step: Natural | None = None  # whose weights are scored, by decode.select; None: the last one's
     stopped_early: bool = False
     flops: Amount
     tokens_per_s: Amount | None  # target tokens that were trained on
@@ -65,6 +66,11 @@ class Result(BaseModel):
             if not isinstance(self.config.get(key, 1), int):
                 raise ValueError(f"config must have a whole number as {key}")
         return self
+
+    @property
+    def scored_step(self) -> int:
+        """The step whose weights are scored."""
+        return self.steps if self.best_step is None else self.best_step
 
     @property
     def main_metric(self) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
 from transformer_pl.trials import records
 from transformer_pl.trials.lock import TrialLock
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from transformer_pl.task import Measure
 
-WEIGHTS = "weights.safetensors"
+WEIGHTS, METRICS = "weights.safetensors", "metrics.jsonl"
 TRIAL_FOLDER = re.compile(r".*-(?P<id>[0-9a-f]{12})")  # a user may change what stands before the id
 
 # What training and evaluation write, beside logs and folders
@@ -35,7 +35,7 @@ WRITTEN = (
     "identity.json",
     "status.json",
     "result.json",
-    "metrics.jsonl",
+    METRICS,
     WEIGHTS,
     "hyp.*.txt",
     "scores.*.jsonl",
@@ -173,6 +173,17 @@ class Trial:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{path}: cannot be read: {error}; train the trial again") from None
 
+    def is_whole(self) -> bool:
+        """Whether its weights and metrics are there for another trial; where they cannot be read, with a warning."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.folder / WEIGHTS, "np"), (self.folder / METRICS).open("rb"):
+                return True
+        except (OSError, SafetensorError) as error:
+            warn(f"{self.folder}: has the same weights, but cannot be read: {error}")
+            return False
+
     def link(self, other: Path, *names: str) -> None:
         """Hard-link files of another trial's folder, or copy them from another disk. Nothing may write to them."""
         for name in names:
@@ -214,7 +225,7 @@ class Trial:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
-        return read_metrics(self.folder / "metrics.jsonl")
+        return read_metrics(self.folder / METRICS)
 
     def _reading(self, name: str) -> AbstractContextManager[Path]:
         return reading(self.folder / name, f"to have it again, remove {self.folder} and train the trial again")

@@ -8,7 +8,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import check_task
-from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_costs
+from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_costs, loss_flops
 
 
 def trial_config(levels: Iterable[Level]) -> Config:
@@ -56,6 +56,7 @@ def match_flops(config: Config) -> Config:
     models = base, config.model
     passes = [(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in models]
     base_cost, cost = forward_costs(passes)
-    steps = max(1, round(config.optim.max_steps * base_cost.flops / cost.flops))
+    [of_loss] = loss_flops([(config.optim, *passes[1])])
+    steps = max(1, round(config.optim.max_steps * base_cost.flops / (cost.flops + of_loss)))
     matched = {"match": "steps", "duration": 1.0, "max_steps": steps}
     return config.model_copy(update={"optim": config.optim.model_copy(update=matched)})

@@ -1,8 +1,10 @@
 """One trial that a command trains: its config, its identity, and where it lies on disk."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +20,12 @@ from transformer_pl.config import (
 )
 from transformer_pl.config.component_sources import source_digests, task_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
+from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity, identity, identity_callbacks
-from transformer_pl.trials.trial import Trial, run_name, trial_folder
+from transformer_pl.trials.trial import WEIGHTS, Trial, run_name, trial_folder
 
 
 def code_digests(components: tuple[tuple[str, Component], ...], data: Data) -> dict[str, str]:
@@ -59,7 +62,21 @@ def identify(
     components = {without_section(key): component for key, component in custom_components_by_key(config).items()}
     components |= {callback.path: callback for callback in identity_callbacks(config)}
     found = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
+    if teachers := _weights_of_teachers(config, runs):
+        found = Identity({**found.inputs, "teachers": teachers})
     return found, Trial.at(runs, trial_folder(row, config.seed, found.trial))
+
+
+def _weights_of_teachers(config: Config, runs: Path) -> dict[str, str]:
+    """By id, the digests of the weights of the trials that the options of the loss name."""
+    named = re.findall(r"\b[0-9a-f]{12}\b", str([*config.optim.loss.options.values()]))
+    files = {name: Trial.at(runs, f"-{name}").folder / WEIGHTS for name in named}
+    return {name: _digest(file, file.stat().st_mtime_ns) for name, file in files.items() if file.is_file()}
+
+
+@cache  # a plan has many trials of one teacher, and large files
+def _digest(file: Path, changed: int) -> str:
+    return file_digest(file)
 
 
 class Checked(NamedTuple):
