@@ -360,7 +360,7 @@ def test_numbers_of_every_size_can_be_read():
 
 def test_a_caption_replaces_the_summary_and_a_narrow_table_fits_a_column():
     made = table([*measured([0.0, 0.3]), *(row(f"{'a long name ' * 5}{i}", 60.0) for i in range(15))])
-    text = made.chosen(["row", "BLEU", "p"]).latex("x", "Mine.")
+    text = made.chosen(["row", "Δ BLEU"]).latex("x", "Mine.")
     assert r"\caption{Mine.}" in text and made.summary[:20] not in text and r"\begin{table}[" in text
     assert r"\begin{table*}[" in made.latex()
 
