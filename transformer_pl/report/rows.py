@@ -73,8 +73,6 @@ def read_row(
     done = [result for _, result in finished]
     sentences, samples = _samples(config, finished, split)
     metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
-    watching = [callback.path for callback in config.trainer.callbacks if not callback.in_identity]
-    speeds = [(result.tokens_per_s, result.of_peak) for result in done if result.tokens_per_s and result.of_peak]
     return Row(
         name=name,
         settings=row_settings(config),
@@ -97,10 +95,16 @@ def read_row(
         signatures=list(dict.fromkeys(result.signature for result in done)),
         machines=[trial.machine() for trial, _ in finished],
         stopped=[f"{one.name} at step {one.steps:,} of {config.steps:,}" for one in done if one.stopped_early],
-        watching=watching,
-        speed=(fmean(speed for speed, _ in speeds), fmean(share for _, share in speeds)) if speeds else None,
+        watching=[callback.path for callback in config.trainer.callbacks if not callback.in_identity],
+        speed=_speed(done),
         trials=planned,
     )
+
+
+def _speed(done: Sequence[Result]) -> tuple[float, float] | None:
+    """The tokens a second, and the share of the peak of the GPU, where it is known."""
+    known = [(result.tokens_per_s, result.of_peak) for result in done if result.tokens_per_s and result.of_peak]
+    return (fmean(speed for speed, _ in known), fmean(share for _, share in known)) if known else None
 
 
 def _samples(

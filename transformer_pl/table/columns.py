@@ -131,18 +131,9 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
     power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
     equal = f"Equal: the simultaneous interval is within {margin} on both sides. Better, worse: p < {ALPHA:g}."
 
-    def put(
-        heading: str,
-        ending: str,
-        value: Callable[[Contrast], Any],
-        text: Callable[[Contrast], str] | str = "",
-        meaning: str = "",
-        rank: int | None = None,
-        page: int = 0,
-        below: bool = False,
-    ) -> None:
+    def put(heading: str, ending: str, *about_it: Any, page: int = 0, **where: Any) -> None:
         at = place + page if page else None
-        columns.append(column(of, heading, f"{key}.{ending}", value, text, meaning, rank, at, below))
+        columns.append(column(of, heading, f"{key}.{ending}", *about_it, page=at, **where))
 
     def name(heading: str) -> str:
         return heading if compares else ""

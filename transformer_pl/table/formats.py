@@ -195,13 +195,20 @@ def _markdown(text: str) -> str:
 
 _LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
-_LATEX |= {c: "\\" + c for c in "&%$#_{}"} | {'"': "''", "\n": " ", "ρ": r"$\rho$", "→": r"$\to$", "∞": r"$\infty$"}
+_LATEX |= {"\n": " ", '"': "''", "–": "--", "—": "---", "→": r"$\to$", "∞": r"$\infty$", "µ": r"$\mu$"}
+_LATEX |= {"≥": r"$\ge$", "≤": r"$\le$", "≈": r"$\approx$", "×": r"$\times$", "−": "$-$"}
+_LATEX |= {c: "\\" + c for c in "&%$#_{}"}
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi"
+)
+_LATEX |= {chr(0x3B1 + i + (i > 16)): rf"$\{name}$" for i, name in enumerate(f"{_GREEK} psi omega".split())}
+_LATEX["ο"] = "o"
 
 
 def _latex(text: str) -> str:
     """Escape the special characters of LaTeX, and set a hyphen before a number as a minus."""
-    escaped = "".join(_LATEX.get(character) or _latex_letter(character) for character in text.replace("`", ""))
-    escaped = escaped.replace("--", "-{}-")  # two hyphens of an option, which are not a dash
+    parts = text.replace("`", "").split("--")  # two hyphens of an option, which are not a dash
+    escaped = "-{}-".join("".join(_LATEX.get(c) or _latex_letter(c) for c in part) for part in parts)
     escaped = re.sub(r"^([\[*])", r"{\1}", escaped)  # which would be read as an option of the end of the line before
     return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", escaped)
 
