@@ -131,9 +131,8 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
     power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
     equal = f"Equal: the simultaneous interval is within {margin} on both sides. Better, worse: p < {ALPHA:g}."
 
-    def put(heading: str, ending: str, *about_it: Any, page: int = 0, **where: Any) -> None:
-        at = place + page if page else None
-        columns.append(column(of, heading, f"{key}.{ending}", *about_it, page=at, **where))
+    def put(heading: str, ending: str, *more: Any, **where: Any) -> None:
+        columns.append(column(of, heading, f"{key}.{ending}", *more, **where))
 
     def name(heading: str) -> str:
         return heading if compares else ""
@@ -160,7 +159,7 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
     put(name(f"detectable Δ{suffix}"), "difference.detectable", _detectable, cells.detectable, power, 6)
     counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
     put(f"{about.trial}s{suffix}", "n", lambda one: len(one.scores), cells.counts, counts, 11, page=6)
-    return columns
+    return [one if one.page is None else one._replace(page=place + one.page) for one in columns]
 
 
 def _mean(metric: str) -> Callable[[Row], float | None]:

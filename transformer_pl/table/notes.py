@@ -91,19 +91,18 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
     main = contrasts[about.measures[0].key]
     exempt = exemption_note(sorted({reason for row in rows for reason in row.exempt}))
-    tested = (
-        []
-        if len(about.measures) == 1
-        else ["Each metric has a test of its own: p is corrected for the rows, not for the metrics."]
-    )
+    several = "Each metric has a test of its own: p is corrected for the rows, not for the metrics."
+    gaps = (_diverged_note(rows), _untested_note(main), _comparable_note(rows), _sentences_note(rows, about))
+    machines = machines_note([machine for row in rows for machine in row.machines])
+    test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(about.margins[key], contrasts[key]) for key in about.margins]
-    test = ["Scores, differences and tests are of the test set."] if about.split == "test" else []
-    notes = (
+    legend = LEGEND if about.has_page else ""
+    notes: tuple[Sequence[str], ...] = (
         (_training_note(rows, about), _order_note(rows, main, about.printed), _speed_note(rows)),
-        (significance_note(main, about.unit), exempt, LEGEND if about.has_page else ""),
-        tested,
+        (_spread_note(main), _test_note(main, about.unit), _shared_note(main), _unlike_note(main), exempt, legend),
+        (several if len(about.measures) > 1 else "",),
         (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
-        (_gaps_note(rows, main, about), _stopped_note(rows), _watching_note(rows), *about.added, *test, *margins),
+        (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
 
@@ -191,37 +190,45 @@ def _convergence_note(rows: Sequence[Row]) -> str:
     return note.rstrip()
 
 
-def significance_note(contrasts: Sequence[Contrast], unit: str = "") -> str:
-    """What the mark and the p-values mean, and what the intervals cover.
-
-    unit: what the evaluation set consists of, such as sentences; empty: not known.
-    """
+def _spread_note(contrasts: Sequence[Contrast]) -> str:
+    """Over how many seeds rows vary."""
     seeds = sorted({len(one.scores) for one in contrasts if one.scores})
-    if not seeds:
-        return ""
-    several, notes = " or ".join(str(n) for n in seeds if n > 1), []
-    if several:
-        notes.append(f"± is the standard deviation over {several} seeds.")
-    if seeds[0] == 1:
-        notes.append("A row with one seed says nothing about other seeds: small differences may be chance.")
-    if tested := sum(one.p_value is not None for one in contrasts):
-        notes.append(f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}.")
+    several = " or ".join(str(n) for n in seeds if n > 1)
+    note = f"± is the standard deviation over {several} seeds. " if several else ""
+    if seeds[:1] == [1]:
+        note += "A row with one seed says nothing about other seeds: small differences may be chance."
+    return note.rstrip()
+
+
+def _test_note(contrasts: Sequence[Contrast], unit: str) -> str:
+    """What the mark and the p-values mean, and what the intervals cover. unit: of what the set consists."""
+    tested, note = sum(one.p_value is not None for one in contrasts), ""
+    if tested:
+        note = f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
     if any(one.mean for one in contrasts):
+        several = any(len(one.scores) > 1 for one in contrasts)
         over = " and ".join(filter(None, (unit, "seeds" if several else "")))
-        notes.append(f"Intervals cover the variation over {over}{'' if unit else ', and nothing else'}.")
-    if shared := sum(one.shares_weights for one in contrasts):
-        share, they = ("share", "they are") if shared > 1 else ("shares", "it is")
-        note = (
-            f"{counted(shared, 'row')} {share} the trained weights of base: {they} compared with it within each seed."
-        )
-        notes.append(note)
-    if outliers := [one.row.title for one in contrasts if one.is_outlier]:
-        notes.append(f"The seeds of {', '.join(outliers)} spread unlike those of the other rows.")
-    if equal := [one.row.title for one in contrasts if one.is_rounding]:
-        notes.append(f"Equal to base in every seed, but for rounding: {', '.join(equal)}.")
-    if constant := [one.row.title for one in contrasts if one.is_constant]:
-        notes.append(f"All seeds of {', '.join(constant)} give the same score: make sure that they change something.")
-    return " ".join(notes)
+        note += f"Intervals cover the variation over {over}{'' if unit else ', and nothing else'}."
+    return note.rstrip()
+
+
+def _shared_note(contrasts: Sequence[Contrast]) -> str:
+    """Which rows are compared within each seed."""
+    shared = sum(one.shares_weights for one in contrasts)
+    share, they = ("share", "they are") if shared > 1 else ("shares", "it is")
+    note = f"{counted(shared, 'row')} {share} the trained weights of base: {they} compared with it within each seed."
+    return note if shared else ""
+
+
+def _unlike_note(contrasts: Sequence[Contrast]) -> str:
+    """Which rows spread unlike the others, or not at all."""
+    kinds = {
+        "is_outlier": "The seeds of {} spread unlike those of the other rows.",
+        "is_rounding": "Equal to base in every seed, but for rounding: {}.",
+        "is_constant": "All seeds of {} give the same score: make sure that they change something.",
+    }
+    rows = {kind: ", ".join(one.row.title for one in contrasts if getattr(one, kind)) for kind in kinds}
+    return " ".join(note.format(rows[kind]) for kind, note in kinds.items() if rows[kind])
 
 
 def margin_note(margin: float, contrasts: Sequence[Contrast]) -> str:
@@ -257,32 +264,36 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
     return f"{note}."
 
 
-def _gaps_note(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About) -> str:
-    """What is missing or cannot be compared, and how to get it."""
-    notes, sizes = [], [row.sentences for row in rows if row.sentences is not None]
-    if diverged := sum(row.states.count("diverged") for row in rows):
-        notes.append(
-            f"{counted(diverged, 'trial')} diverged. Rows with missing seeds are averaged over the seeds that finished."
-        )
+def _diverged_note(rows: Sequence[Row]) -> str:
+    diverged = sum(row.states.count("diverged") for row in rows)
+    rest = "Rows with missing seeds are averaged over the seeds that finished."
+    return f"{counted(diverged, 'trial')} diverged. {rest}" if diverged else ""
+
+
+def _untested_note(contrasts: Sequence[Contrast]) -> str:
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
-    if number := sum(not (one.is_rounding or one.is_constant) for one in untested):
-        notes.append(
-            f"{counted(number, 'row')} cannot be tested: a row needs several seeds if base has them, else one."
-        )
+    number = sum(not (one.is_rounding or one.is_constant) for one in untested)
+    rule = "a row needs several seeds if base has them, else one"
+    return f"{counted(number, 'row')} cannot be tested: {rule}." if number else ""
+
+
+def _comparable_note(rows: Sequence[Row]) -> str:
     if any(row.dataset != rows[0].dataset for row in rows):
-        notes.append("Rows on different datasets are not compared.")
-    elif any(row.vocabulary != rows[0].vocabulary or not row.has_tokens_of(rows[0]) for row in rows):
-        notes.append("Perplexities of different vocabularies cannot be compared.")
+        return "Rows on different datasets are not compared."
+    if any(row.vocabulary != rows[0].vocabulary or not row.has_tokens_of(rows[0]) for row in rows):
+        return "Perplexities of different vocabularies cannot be compared."
+    return ""
+
+
+def _sentences_note(rows: Sequence[Row], about: About) -> str:
+    """Why nothing is known of the sentences of an evaluation set."""
+    sizes, name = [row.sentences for row in rows if row.sentences is not None], SETS[about.split]
+    if about.loss and not sizes and any(row.values for row in rows):
+        return f"There are no tests and no intervals: the scores of the sentences of the {name} are not here."
     if sizes and min(sizes) < FEWEST_SENTENCES:
-        few = f"A {SETS[about.split]} of {min(sizes)} {about.unit} is too small for intervals and tests"
-        notes.append(f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide long ones.")
-    scored = any(row.values for row in rows)
-    if about.loss and scored and not any(one.is_known for one in contrasts) and not sizes:
-        notes.append(
-            f"There are no tests and no intervals: the scores of the sentences of the {SETS[about.split]} are not here."
-        )
-    notes.append(machines_note([machine for row in rows for machine in row.machines]))
-    return " ".join(filter(None, notes))
+        few = f"A {name} of {min(sizes)} {about.unit} is too small for intervals and tests"
+        return f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide long ones."
+    return ""
 
 
 def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
