@@ -16,7 +16,7 @@ DOORS = {
     "sacrebleu": "transformer_pl.tasks.translation",
     "sacremoses": "transformer_pl.tasks.translation",
     "sentencepiece": "transformer_pl.data.tokenizer",
-    "safetensors": ("transformer_pl.trials.trial", "transformer_pl.check.properties"),
+    "safetensors": "transformer_pl.trials.trial",
     "transformers": "transformer_pl.model.export",
     "ctranslate2": "transformer_pl.model.export",
     "matplotlib": "transformer_pl.table.figures",
@@ -35,28 +35,32 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def room(module: str) -> str:
-    """A package, or a module that is in none; the command of a package, which the package cannot import, is its own."""
-    _, first, *others = module.split(".")
-    return f"{first}.__main__" if others[:1] == ["__main__"] else first
+def imports() -> dict[str, set[str]]:
+    """Which modules each module imports, with those that it names for type checkers alone."""
+    modules = {module.removesuffix(".__init__"): path for module, path in FILES.items()}
+    return {module: (imported(path) & modules.keys()) - {module} for module, path in modules.items()}
 
 
-def imports_by_room() -> dict[str, set[str]]:
-    """Which rooms each room imports."""
-    rooms: dict[str, set[str]] = {}
-    for module, path in FILES.items():
-        own = {room(name) for name in imported(path) if name.startswith("transformer_pl.")}
-        rooms.setdefault(room(module), set()).update(own)
-    return {room: others - {room} for room, others in rooms.items()}
-
-
-def test_rooms_import_each_other_one_way():
+def test_modules_import_each_other_one_way():
     """A graph has no circle if nodes that nobody imports can be removed until none is left."""
-    graph = imports_by_room()
+    graph = imports()
     while graph:
-        free = [name for name in graph if not any(name in others for others in graph.values())]
-        assert free, f"these import each other in a circle: {graph}"
-        graph = {name: others for name, others in graph.items() if name not in free}
+        needed = set().union(*graph.values())
+        assert graph.keys() - needed, f"these import each other in a circle: {graph}"
+        graph = {name: others for name, others in graph.items() if name in needed}
+
+
+def test_no_import_runs_up():
+    """The map lists the rooms from the top. The command of a room lies above all of them, and the API calls it."""
+    table = (PACKAGE / "README.md").read_text(encoding="utf-8").split("|---|---|")[1].split("\n\n")[0]
+    order = [line.split("`")[1].removesuffix(".py").rstrip("/") for line in table.strip().splitlines()]
+    graph = imports()
+    rooms = {module: module.split(".")[1] for module in graph if "." in module and "__main__" not in module}
+    assert set(order) == {*rooms.values()}
+    for module, room in rooms.items():
+        others = {name for name in graph[module] if name in rooms and rooms[name] != room}
+        up = [name for name in others if order.index(rooms[name]) < order.index(room)]
+        assert not up, f"{module} imports {up}"
 
 
 @pytest.mark.parametrize("library", DOORS)

@@ -18,20 +18,21 @@ from small_models import batch, built, small
 from small_trainings import config, fit
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_pl.check import properties
-from transformer_pl.check.run import CAUSES
-from transformer_pl.check.small_model import small_model
 from transformer_pl.config import BOS, EOS, PAD, Optim, custom_components
 from transformer_pl.config.components import import_component
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.laws import components as of_components
+from transformer_pl.laws.law import laws_of
 from transformer_pl.model import Dropout, FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
 from transformer_pl.model.beam_search import CachedSteps, beam_search
+from transformer_pl.model.dry_run import small_model
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import SmoothedCrossEntropy
 from transformer_pl.trials.trial import Trial
 
+LAWS = laws_of(of_components)
 pytestmark = pytest.mark.gpu
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -60,9 +61,9 @@ def test_a_component_keeps_its_properties(keys):
     exempt = {
         name for one in custom_components(model).values() for name in getattr(import_component(one.path), "exempt", {})
     }
-    for name in CAUSES:
+    for name in LAWS:
         with torch.device(DEVICE):
-            assert name in exempt or not getattr(properties, name)(small_model(small(keys)))
+            assert name in exempt or LAWS[name](small_model(small(keys))).state != "BROKEN"
 
 
 @pytest.mark.parametrize("keys", components().values(), ids=components())

@@ -17,16 +17,15 @@ import yaml
 from helpers import ROOT, little_text
 from tiny_trials import in_a_command
 
-from transformer_pl import translate
-from transformer_pl.check import __main__ as check
+from transformer_pl import check, translate
 from transformer_pl.data import synthetic
+from transformer_pl.laws.checks import Checks
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.sweep import grid
 from transformer_pl.tasks.language_model import LanguageModel
 from transformer_pl.train import __main__ as train
-from transformer_pl.train.rehearsal import Rehearsal
 
 READMES = sorted(
     path
@@ -180,8 +179,8 @@ def run_sweep(words):
     if words[-2:] == ["--sampler", "gp"]:
         words = [*words, "n_startup_trials=20"]  # else it fits Gaussian processes, which takes seconds
     with pytest.MonkeyPatch.context() as patch:
-        if words[0].startswith("sweeps/"):  # check/test_properties.py checks the components of these
-            patch.setattr(grid, "check_all", lambda configs, runs: [Rehearsal() for _ in configs])
+        if words[0].startswith("sweeps/"):  # laws/test_components.py checks the components of these
+            patch.setattr(grid, "checks_of", lambda configs, *_: [Checks() for _ in configs])
         return sweep.main([*dict.fromkeys([*with_tiny_scale(words), "--plan"])])
 
 

@@ -10,18 +10,18 @@ import torch
 import yaml
 from helpers import GRIDS, SEARCHES, SHIPPED
 
-from transformer_pl.config.components import build
+from transformer_pl.config.components import build, is_core, own_parts
 from transformer_pl.data import synthetic
 from transformer_pl.data.batches import BOS, PAD, Batch
 from transformer_pl.data.prepared import SIDES
 from transformer_pl.data.tokenizer import build_tokenizer
 from transformer_pl.data.tokens import Split
+from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
 from transformer_pl.train.intervention import intervene
 from transformer_pl.train.module import TransformerModule
-from transformer_pl.train.rehearsal import own_parts, rehearse, try_interventions
 from transformer_pl.trials.identity import row_identity
 
 VOCABULARY = 60
@@ -178,10 +178,11 @@ PARTS = {repr(own_parts(config)): config for _, config, _ in ROWS if own_parts(c
 @pytest.mark.slow
 @pytest.mark.parametrize("config", PARTS.values(), ids=PARTS)
 def test_what_ships_beside_the_model_passes_its_rehearsal(config, tmp_path):
-    (found,) = rehearse([config], tmp_path)
+    (found,) = check_all([config], tmp_path)
     passes = 2 if config.optim.loss.path.endswith(".RDrop") else 1  # of the model for each batch
     assert found.passes == passes and not found.notes
 
 
-def test_every_intervention_that_ships_is_of_the_model_of_its_row():
-    try_interventions(config for _, config, _ in ROWS)
+@pytest.mark.slow
+def test_every_intervention_that_ships_is_of_the_model_of_its_row(tmp_path):
+    check_all([config for _, config, _ in ROWS if not is_core(config.decode.intervention.path)], tmp_path)

@@ -9,7 +9,7 @@ COMMANDS = {
     "report": "print the table of a sweep from the results on disk, or write its page",
     "train": "train one trial",
     "translate": "translate lines with a trained trial",
-    "check": "check a component, or rehearse an optimizer, a loss or a callback",
+    "check": "test the laws of a component, an optimizer, a loss, a callback",
     "complexity": "measure how the time of a layer grows with the sentence (Table 1)",
 }
 HELP = """\

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from transformer_pl.check.run import check_models
 from transformer_pl.config import Config, Site, sizes
 from transformer_pl.config.components import build
+from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.options import SCALES, RowOptions, sweep_file, which_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime import machine
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / sweep.name
     check_writable(folder)
-    check_models((row.configs[0] for row in sweep.rows), options.runs)
+    check_all([row.configs[0] for row in sweep.rows], options.runs, models_alone=True)
     machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
     base = sizes(sweep.base.model, 1)

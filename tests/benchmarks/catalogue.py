@@ -1,5 +1,7 @@
 """Makes the catalogue in ablations/README.md, from the files of the ablations and the tables of sweeps/README.md.
 
+It also makes the lists of laws in ablations/SLOTS.md, from the functions that test them.
+
 python tests/benchmarks/catalogue.py
 """
 
@@ -12,9 +14,21 @@ from typing import Any
 
 from torch import nn
 
-from transformer_pl.check.__main__ import slot_of
+from transformer_pl.check import slot_of
 from transformer_pl.config import COMPONENTS, custom_components, sizes
 from transformer_pl.config.levels import Level, resolve, scale_level
+from transformer_pl.laws import (
+    callbacks,
+    interventions,
+    law,
+    losses,
+    optimizers,
+    schedules,
+    tasks,
+    tokenizers,
+    trainings,
+)
+from transformer_pl.laws import components as of_models
 from transformer_pl.model import Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
@@ -23,7 +37,7 @@ from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.flops import forward_costs
 
 ROOT = Path(__file__).parents[2]
-README, TABLES = ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
+SLOTS, README, TABLES = ROOT / "ablations" / "SLOTS.md", ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
 BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
 HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
 GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # arguments of a constructor, but no options
@@ -125,9 +139,37 @@ def catalogue() -> str:
     return HEADER + "".join(f"|`{key}`|{'|'.join(cells)}|\n" for _, key, *cells in sorted(rows))
 
 
+KINDS = {
+    "A component of the model": of_models,
+    "An optimizer": optimizers,
+    "A schedule": schedules,
+    "A loss": losses,
+    "A tokenizer": tokenizers,
+    "A task": tasks,
+    "A callback": callbacks,
+    "An intervention": interventions,
+    "Every training": trainings,
+}
+
+
+def laws() -> str:
+    """The laws of each kind: the sentences of the functions that test them."""
+    lists = [
+        f"{kind}:\n\n" + "".join(f"- `{name}`: {law.sentence(one)}\n" for name, one in law.laws_of(module).items())
+        for kind, module in KINDS.items()
+    ]
+    return "\n".join(lists)
+
+
+def written(page: Path, text: str) -> str:
+    """A page with the text in the place of what this script made before."""
+    before, _, after = page.read_text(encoding="utf-8").partition(BEGIN)
+    return before + BEGIN + "\n" + text + "\n" + END + after.partition(END)[2]
+
+
 def main(argv: list[str]) -> int:
-    before, _, after = README.read_text(encoding="utf-8").partition(BEGIN)
-    write_atomically(README, before + BEGIN + "\n" + catalogue() + "\n" + END + after.partition(END)[2])
+    write_atomically(README, written(README, catalogue()))
+    write_atomically(SLOTS, written(SLOTS, laws()))
     return 0
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from transformer_pl.check.dry_run import dry_run
 from transformer_pl.config import COMPONENTS, KEYS, Component, Config, components, sizes
 from transformer_pl.config.components import before_options, check_components
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.model.dry_run import dry_run
 from transformer_pl.runtime.errors import InputError
 
 MODULE = """

@@ -7,9 +7,9 @@ import torch
 
 from transformer_pl.config import Site, sizes
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.laws.checks import Checks
 from transformer_pl.model import Transformer
 from transformer_pl.train import __main__ as train_command
-from transformer_pl.train.rehearsal import Rehearsal
 
 SMALL = small_models.SMALL | {"model.N": 3}
 
@@ -21,8 +21,8 @@ def built(**keys):
 
 @pytest.fixture
 def unrehearsed(monkeypatch):
-    """What is plugged in is not rehearsed, which train/test_rehearsal.py tests, and which takes seconds."""
-    monkeypatch.setattr(train_command, "rehearse", lambda configs, runs: [Rehearsal() for _ in configs])
+    """What is plugged in is not rehearsed, which laws/test_rehearsal.py tests, and which takes seconds."""
+    monkeypatch.setattr(train_command, "check_all", lambda configs, runs, **options: [Checks() for _ in configs])
 
 
 NOTES = """

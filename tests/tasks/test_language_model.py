@@ -21,6 +21,7 @@ from transformer_pl.data import synthetic
 from transformer_pl.data.batches import TrainStream, collate, eval_batches
 from transformer_pl.data.prepare import fingerprint_id, prepare
 from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.laws.checks import check_all
 from transformer_pl.model import SinusoidalPosition
 from transformer_pl.model.beam_search import CachedSteps
 from transformer_pl.plan.retune import plan_retuning
@@ -31,7 +32,6 @@ from transformer_pl.search.space import read_search
 from transformer_pl.task import SPLITS, open_corpus
 from transformer_pl.tasks.language_model import LanguageModel
 from transformer_pl.train.evaluate import shown_text
-from transformer_pl.train.rehearsal import rehearse
 from transformer_pl.translate import main as translate
 from transformer_pl.trials.trial_config import trial_config
 
@@ -368,7 +368,7 @@ def test_a_tokenizer_that_loses_text_has_a_note(tmp_path, module, kind, noted):
     write_documents(tmp_path / "text")
     (tmp_path / "text" / "val.txt").write_text("AB ba\n" * 30)
     keys = KEYS | {"data.path": str(tmp_path / "text"), "data.tokenizer": f"lowering.{kind}"}
-    (found,) = rehearse([trial_config([Level("here", keys)])], tmp_path / "runs")
+    (found,) = check_all([trial_config([Level("here", keys)])], tmp_path / "runs")
     assert any("whole text" in note for note in found.notes) == noted
 
 

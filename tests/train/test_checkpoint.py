@@ -38,13 +38,16 @@ class Cut(L.Callback):
 
 
 class Random(L.Callback):
-    """Draws from every generator in a step, as components and callbacks may."""
+    """Draws from every generator before and after a step, as components and callbacks may."""
 
     def __init__(self):
         self.drawn = {}
 
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.drawn["before", batch_idx] = torch.rand(1).item(), random.random(), np.random.random()
+
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.drawn[batch_idx] = torch.rand(1).item(), random.random(), np.random.random()
+        self.drawn["after", batch_idx] = torch.rand(1).item(), random.random(), np.random.random()
 
 
 def weights_of(module):
@@ -319,7 +322,7 @@ def test_a_training_on_a_cpu_takes_no_gpu_that_is_there(prepared, tmp_path, monk
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     fit(prepared, config(), Checkpoints(tmp_path))
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    states = saved["callbacks"]["Checkpoints"]["random"]
+    states = saved["callbacks"]["RandomNumbers"]["ranks"]
     assert states[0]["cuda"] is None
     states[0]["cuda"] = torch.zeros(16, dtype=torch.uint8)
     torch.save(saved, tmp_path / "gpu.ckpt")

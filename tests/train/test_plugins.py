@@ -77,7 +77,7 @@ def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopp
     """Its time is that of both processes."""
     monkeypatch.setattr(time, "perf_counter", lambda: Clock.now)
     failed = tmp_path / "failed"
-    stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed), "of": 30}}
+    stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed)}}
     keys = {"optim.max_steps": 30, "trainer.callbacks": json.dumps([stop, f"{__name__}.Clock"])}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     assert code == 1 and failed.exists() and trial.result() is None

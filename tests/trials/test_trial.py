@@ -12,10 +12,10 @@ from helpers import a_result, result_keys
 from tiny_trials import train
 
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.laws.checks import Checks
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.train import __main__ as train_command
-from transformer_pl.train.rehearsal import Rehearsal
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.lock import LockLost, TrialLock
 from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
@@ -211,7 +211,7 @@ class Counting(Copying):
 
 def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(tmp_path, module, monkeypatch):
     """Each score of this task differs from those before: what no rehearsal would let pass."""
-    monkeypatch.setattr(train_command, "rehearse", lambda configs, runs: [Rehearsal() for _ in configs])
+    monkeypatch.setattr(train_command, "check_all", lambda configs, runs, **options: [Checks() for _ in configs])
     module(COUNTING)
     keys = {"data.task": "stranger.Counting", "data.path": None, "data.vocab_size": 275, "trainer.val_sample": 2}
     code, trial = train(tmp_path / "runs", keys)

@@ -119,6 +119,9 @@ def import_component(path: str) -> type:
         raise InputError(f"{path}: {described(error)}") from None
     except Exception as error:
         raise InputError(f"{path}: {described(error)}") from None
+    if inspect.isroutine(component_class):
+        rule = "must be a class, whose signature tells the options, but is a function"
+        raise InputError(f"{path}: {rule}; write a class that builds what the function returns, and calls it")
     if not inspect.isclass(component_class):
         classes = [
             known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
@@ -148,6 +151,16 @@ def check_components(config: Config) -> list[str]:
 def is_core(path: str) -> bool:
     """Whether an import path is of `transformer_pl`."""
     return path.startswith("transformer_pl.")
+
+
+def own_parts(config: Config) -> dict[str, Component]:
+    """The parts around the model that are not in `transformer_pl`, by a name that begins with their key."""
+    around = custom_components_by_key(config).items()
+    parts = {key: part for key, part in around if not key.startswith(("model.", "decode."))}
+    parts |= {"data.task": Component(path=config.data.task)}
+    for key, plugins in config.trainer.plugins.items():
+        parts |= {f"{key}[{i}]": plugin for i, plugin in enumerate(plugins)}
+    return {key: part for key, part in parts.items() if not is_core(part.path)}
 
 
 def _options(

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from transformer_pl.data.batches import Batch
-    from transformer_pl.model.transformer import Transformer
 
 Cache = dict[str, Tensor]  # what one layer keeps of the prefix; the first axis of every tensor is the hypothesis
 Memory = tuple[Tensor, ...]  # what one layer keeps of the encoder's output; the first axis of each is the sentence
@@ -246,7 +245,7 @@ class LossOfStates(Protocol):
 class LossOfBatch(Protocol):
     """A loss that calls the model itself, for several passes, a teacher, or noise. Its other methods are not called."""
 
-    def of_batch(self, model: "Transformer", batch: "Batch") -> Tensor:
+    def of_batch(self, model: Architecture, batch: "Batch") -> Tensor:
         """The sum over all tokens of batch.target_out except padding (0)."""
 
 

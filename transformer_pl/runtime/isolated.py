@@ -1,25 +1,35 @@
-"""Untried code runs in a child process: it may hang, crash or exit without harm to the command."""
+"""Untried code runs in a child process: it may hang, crash, exit or print without harm to the command."""
 
 import faulthandler
 import os
 import signal
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+from transformer_pl.runtime import machine
 from transformer_pl.runtime.children import context, start, stop_with_parent
 from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError, described
 
+Value = TypeVar("Value")
 Result = TypeVar("Result")
 LONGEST_S = 300.0  # seconds that the code may take
+_children = set[BaseProcess]()
+_starting = threading.Lock()
 
 
 def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a child process, and return its result.
 
-    The function, its arguments and its result must be picklable. Inside such a child, in a trial that a sweep has
+    The function, its arguments and its result must be picklable. What it prints is dropped, and processes that it has
+    started end with it. Inside such a child, in a trial that a sweep has
     started, and in Lightning's other ranks the function is called directly, because it has been tried before.
 
     Raises the function's InputError. Any other exception becomes an InputError that begins with `what`, and so does a
@@ -32,9 +42,11 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
     sent = (sender, dict(os.environ), what, function, arguments)
     child = starting.Process(target=_answer, args=sent)  # type: ignore[attr-defined]
     try:
-        start(child)
+        with _starting:
+            start(child)
     except OSError as error:
         raise InputError(f"{what}: must run, but {error}; run the command again") from None
+    _children.add(child)
     sender.close()
     try:
         if not receiver.poll(LONGEST_S):
@@ -47,12 +59,40 @@ def isolated(what: str, function: Callable[..., Result], *arguments: Any) -> Res
         how = f"crashes with {signal.Signals(-code).name}" if code < 0 else f"ends its process with exit code {code}"
         raise InputError(f"{what}: must run, but {how}; correct that, or leave the component out") from None
     finally:
-        child.kill()
+        _kill(child)
         child.join()  # it writes nothing any more
+        _children.discard(child)
         receiver.close()
     if messages:
         raise InputError(*messages)
     return result
+
+
+def in_parallel(function: Callable[[Value], Result], values: Iterable[Value]) -> list[Result]:
+    """Call a function that calls `isolated` for each value, on all cores. Returns the results in order."""
+    values = list(values)
+    at_once = min(len(values), len(machine.cpu_cores()))
+    if at_once < 2:
+        return list(map(function, values))
+    isolated("", int)  # the server of children takes seconds to start, in which a signal must reach this thread
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = [pool.submit(function, value) for value in values]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in futures):
+                for child in list(_children):
+                    _kill(child)
+                time.sleep(0.05)
+            raise
+
+
+def _kill(child: BaseProcess) -> None:
+    """Kill a child, and the processes of its session."""
+    with suppress(ProcessLookupError, PermissionError):  # it has not begun its session yet, or all have ended
+        os.killpg(child.pid, signal.SIGKILL)  # type: ignore[arg-type]
+    child.kill()
 
 
 def _answer(
@@ -64,10 +104,13 @@ def _answer(
     environment: the variables of the parent.
     what, function, arguments: as for `isolated`.
     """
+    os.setsid()
     os.environ.update(environment)  # the server that it was forked from began with other variables
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the parent, which then kills this process
     stop_with_parent()
-    faulthandler.enable(2)  # prints the line at which native code crashes
+    faulthandler.enable(os.dup(2))  # prints the line at which native code crashes
+    for output in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     try:
         sender.send((function(*arguments), ()))
     except InputError as error:

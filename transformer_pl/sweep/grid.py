@@ -1,6 +1,6 @@
 """The sweep command for a grid: the plan, the training of what is missing, the table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,25 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.config.levels import resolve, scale_level, scale_measured
+from transformer_pl.laws.checks import Checks, checks_of
 from transformer_pl.plan.options import sweep_folder
-from transformer_pl.plan.plan import Plan, PlannedTrial, as_json, estimate_costs, plan_trials, print_plan, tested_by
+from transformer_pl.plan.plan import (
+    CostEstimate,
+    Plan,
+    PlannedTrial,
+    as_json,
+    estimate_costs,
+    plan_trials,
+    print_plan,
+    tested_by,
+)
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.report.row_names import RowNames, read_row_names
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep import slurm
@@ -24,9 +35,10 @@ from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.table.rows import Row, with_base
 from transformer_pl.task import task_of
-from transformer_pl.train.rehearsal import check_all, check_match
 from transformer_pl.train.wandb_run import send_report
+from transformer_pl.trials.flops import Cost
 from transformer_pl.trials.runs_folder import finished_trials, read_plan
+from transformer_pl.trials.trial_config import check_match
 
 
 def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
@@ -67,6 +79,8 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
 class GridCommand(SweepCommand):
     """The command on a grid; with --retune it plans and trains twice."""
 
+    refused: Mapping[int, str] = {}  # by row that --skip-broken leaves out: which laws it breaks
+
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
         options, trials = self.options, plan_trials(sweep, self.options.runs)
@@ -74,28 +88,41 @@ class GridCommand(SweepCommand):
         workers = None
         if options.launcher == "local":
             workers = self.workers([planned.config for planned in missing], len(missing))
-        configs = [row.configs[0] for row in sweep.rows]
-        with self.console.status("checking the components"):
-            rehearsals = check_all(configs, options.runs)
+        checked = self._check(sweep)
+        missing = self.trials_to_train(trials)
         if sweep.matches_flops:
-            check_match((row.name, found.passes) for row, found in zip(sweep.rows, rehearsals, strict=True))
-        passes = {row: found.passes for row, found in enumerate(rehearsals)}
+            check_match((row.name, found.passes) for row, found in zip(sweep.rows, checked, strict=True))
+        passes = {row: found.passes for row, found in enumerate(checked)}
         lines: list[str] = []  # about datasets, which only --plan prints here; else `train` prepares them
         if options.plan:
             lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
         finished = [result for _, result in finished_trials(options.runs)]
-        plan = Plan(sweep, trials, estimate_costs(trials, finished, passes, sweep.scale))
+        runnable = [planned for planned in trials if planned.row not in self.refused]
+        nothing = {row: CostEstimate(Cost(0, 0.0), None) for row in self.refused}
+        plan = Plan(sweep, trials, estimate_costs(runnable, finished, passes, sweep.scale) | nothing)
         print_plan(plan, missing, self.console, workers.count if workers else slurm.task_count(options, len(missing)))
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
         if options.plan and (found := difference_found(plan)):
             lines.append(found)
-        lines += dict.fromkeys(note for found in rehearsals for note in found.notes)
+        lines += dict.fromkeys(note for found in checked for note in found.notes)
+        lines += [f"refused: {sweep.rows[row].name}: {why}" for row, why in self.refused.items()]
         for line in lines:
             say(self.console, line)
         return plan
 
+    def _check(self, sweep: Sweep) -> list[Checks]:
+        """Check the parts of each row. Raises an InputError for what is wrong, unless such rows may be left out."""
+        configs = [row.configs[0] for row in sweep.rows]
+        with self.console.status("checking the components") as status:
+            checked = checks_of(configs, self.options.runs, lambda what: status.update(f"checking {shown(what)}"))
+        self.refused = {row: "; ".join(found.mistakes) for row, found in enumerate(checked) if found.mistakes}
+        if self.refused and (not self.options.skip_broken or sweep.base_row in self.refused):
+            raise InputError(*(mistake for found in checked for mistake in found.mistakes))
+        return checked
+
     def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+        trials = [planned for planned in trials if planned.row not in self.refused]
         if self.options.rerun:
             return [planned._replace(argv=[*planned.argv, "--rerun"]) for planned in trials]
         return [planned for planned in trials if planned.trial.needs_training()]
@@ -112,6 +139,10 @@ class GridCommand(SweepCommand):
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
         self.write_plan(as_json(plan) | ({} if self.options.retune else {"tested": self.tested(plan)}))
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
+        for planned in plan.trials:
+            if planned.row in self.refused and not planned.trial.result():
+                planned.trial.make()
+                planned.trial.set_status("refused", why=self.refused[planned.row])
         if stopped := self.launch(queue, configs, len(plan.trials) - len(missing)):
             return stopped
         for planned in queue.failed:
@@ -120,7 +151,7 @@ class GridCommand(SweepCommand):
             if (step := planned.trial.diverged_at()) is not None:
                 where = f"at step {step}, see {planned.trial.log}"
                 say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
-        return 1 if queue.failed else 0
+        return 1 if queue.failed or self.refused else 0
 
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""

@@ -24,7 +24,8 @@ examples:
   python -m transformer_pl.sweep table3_A --set optim.warmup=800          overrides the file
   python -m transformer_pl.sweep table3_A --scale multi30k --parallel 1   a real dataset, one trial at a time
 
-exit codes: 0 done; 1 a trial failed, or diverged in a grid; 2 wrong input, nothing started; 129, 130, 143 stopped
+exit codes: 0 done; 1 a trial failed, or diverged in a grid, or a row was refused; 2 wrong input, nothing started;
+129, 130, 143 stopped
 """
 
 
@@ -55,6 +56,9 @@ class SweepOptions(TableOptions):
         metavar="N|auto",
         type=_count_or_auto,
     )
+    skip_broken: bool = how_they_run(
+        "leave out rows whose parts break a law (refused in the table), and train the rest", default=False
+    )
     rerun: bool = how_they_run(
         "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
         default=False,
@@ -81,6 +85,8 @@ class SweepOptions(TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.retune:
+            refuse_options(self, ["skip_broken"], "is for rows as they are, but --retune searches for each")
         if self.launcher == "slurm":
             here = ["devices", "per_device", "rerun", "worker"]
             refuse_options(self, here, "is for the machine that trains, but --launcher slurm only submits workers")

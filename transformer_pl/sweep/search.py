@@ -10,9 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.data.prepare import prepared_dataset
+from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.options import sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
+from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import study as studies
@@ -24,10 +26,10 @@ from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.task import open_corpus
-from transformer_pl.train.rehearsal import check_all, check_match
 from transformer_pl.train.wandb_run import send_report
 from transformer_pl.trials.identity import path_notes
 from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.trial_config import check_match
 
 
 def run_search(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
@@ -36,7 +38,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = studies.search_from_options(options.file, content, options)
-    grids = ["base", "paper", "rerun"]
+    grids = ["base", "paper", "rerun", "skip_broken"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     pruner, sampler_of = studies.pruner(search, options.pruner), partial(studies.sampler, search, options.sampler)
     studies.check_drawing(search, sampler_of(0), pruner)
@@ -45,10 +47,11 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     place = options.storage or folder / studies.JOURNAL  # of the study
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
-    rehearsals = check_all(configs, options.runs)
+    with console.status("checking the components") as status:
+        checked = check_all(configs, options.runs, on_check=lambda what: status.update(f"checking {shown(what)}"))
     if search.matches_flops:
         names = map(search.row_name, configs)
-        check_match((name, found.passes) for name, found in zip(names, rehearsals, strict=True))
+        check_match((name, found.passes) for name, found in zip(names, checked, strict=True))
     if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, search.run_cap):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())

@@ -138,14 +138,14 @@ def verdict(margin: float, contrast: Contrast) -> str:
 
 
 def unmeasured(row: Row) -> str:
-    """What stands in the place of a number that was not measured: `diverged`, `failed` or `-` (not finished)."""
-    return next((state for state in ("diverged", "failed") if state in row.states), "-")
+    """What stands in the place of a number that was not measured: `diverged`, `failed`, `refused`, or `-` (none)."""
+    return next((state for state in ("diverged", "failed", "refused") if state in row.states), "-")
 
 
 def counts(contrast: Contrast) -> str:
     """How many seeds have a score (`3`; `2/3` if one of three has not), failed or diverged: `2/3, 1 diverged`."""
     states, done = contrast.row.states, len(contrast.scores)
-    ended = [f"{count} {state}" for state in ("failed", "diverged") if (count := states.count(state))]
+    ended = [f"{count} {state}" for state in ("failed", "diverged", "refused") if (count := states.count(state))]
     return ", ".join([f"{done}" if done == len(states) else f"{done}/{len(states)}", *ended])
 
 

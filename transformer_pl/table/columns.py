@@ -215,7 +215,7 @@ def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> li
     if about.loss:
         facts: dict[str, Callable[[Row], Any]] = {
             "seeds": lambda row: len(row.states),
-            **{state: partial(_count, state) for state in ("done", "failed", "diverged")},
+            **{state: partial(_count, state) for state in ("done", "failed", "diverged", "refused")},
             "flops": attrgetter("flops"),
             "scored_step": _scored_step,
             "exempt": lambda row: "; ".join(row.exempt) or None,

@@ -92,7 +92,8 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     main = contrasts[about.measures[0].key]
     exempt = exemption_note(sorted({reason for row in rows for reason in row.exempt}))
     several = "Each metric has a test of its own: p is corrected for the rows, not for the metrics."
-    gaps = (_diverged_note(rows), _untested_note(main), _comparable_note(rows), _sentences_note(rows, about))
+    refused = [f"{row.shown_name} was refused: {row.refused}." for row in rows if row.refused]
+    gaps = (_diverged_note(rows), *refused, _untested_note(main), _comparable_note(rows), _sentences_note(rows, about))
     machines = machines_note([machine for row in rows for machine in row.machines])
     test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(about.margins[key], contrasts[key]) for key in about.margins]

@@ -96,6 +96,7 @@ class Row:
     values: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by metric, one value for each finished seed
     samples: "Mapping[str, Sample]" = field(default_factory=dict)  # by metric; none: too little is known for statistics
     states: Sequence[str] = ()  # by seed: done, failed, diverged, ...
+    refused: str = ""  # why it was not trained
     is_base: bool = False
     is_reference: bool = False  # whether it is the base because the user says so, in place of the table's own
     identity: str = ""  # equal for rows of two tables that are the same row; empty: its name

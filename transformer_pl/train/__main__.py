@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.check.run import check_model
 from transformer_pl.config.help import help_text
 from transformer_pl.config.levels import (
     DEFAULT_SCALE,
@@ -22,6 +21,7 @@ from transformer_pl.config.levels import (
     resolve,
     scale_level,
 )
+from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.options import SCALES
 from transformer_pl.runtime.command_line import (
     CommandParser,
@@ -37,10 +37,9 @@ from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.task import open_corpus
 from transformer_pl.train.devices import is_first_rank, join_world
-from transformer_pl.train.rehearsal import check_match, check_teachers, rehearse, try_interventions
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
-from transformer_pl.trials.trial_config import trial_config
+from transformer_pl.trials.trial_config import check_match, trial_config
 from transformer_pl.trials.trial_run import Checked, TrialRun, identify
 
 EXAMPLES = """\
@@ -109,14 +108,11 @@ def train(options: TrainOptions) -> int:
 
 
 def _check(run: TrialRun) -> Checked:
-    """Check the components and rehearse the other parts: once, on the first rank. Raises an InputError."""
+    """Check all parts: once, on the first rank. Raises an InputError."""
     if not is_first_rank():
         return Checked()
-    exempt = check_model(run.config.model, run.config.data.vocab_size, run.runs)
-    check_teachers([run.config], run.runs)
-    try_interventions([run.config])
-    (rehearsal,) = rehearse([run.config], run.runs)
-    return Checked(exempt, rehearsal.passes)
+    (found,) = check_all([run.config], run.runs, on_check=lambda what: print(plain(f"checking {what}"), flush=True))
+    return Checked(found.exempt, found.passes)
 
 
 def read_argv(argv: list[str]) -> TrainOptions:

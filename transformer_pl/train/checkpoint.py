@@ -9,7 +9,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -33,6 +33,30 @@ class CheckpointFiles(TorchCheckpointIO):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with unfinished(Path(path)) as part:
             torch.save(checkpoint, part)
+
+
+class RandomNumbers(L.Callback):
+    """Saves the state of all random number generators, and restores it before a continued training draws from them.
+
+    It stands before all other callbacks, because these may draw, too.
+    """
+
+    _saved: Sequence[dict[str, Any]] = ()  # by rank, from a checkpoint; empty once restored
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if len(self._saved) == trainer.world_size:  # not earlier, because Lightning draws while it starts
+            _restore_random_state(self._saved[trainer.global_rank])
+        self._saved = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        states: list[Any] = [_random_state()]
+        if torch.distributed.is_initialized():
+            states *= torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(states, states[0])
+        return {"ranks": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._saved = state["ranks"]
 
 
 class Checkpoints(L.Callback):
@@ -67,7 +91,6 @@ class Checkpoints(L.Callback):
         self._unaveraged: list[tuple[torch.Tensor, torch.Tensor]] = []  # in a validation: tensors, and their own values
         self.ended = False  # whether the checkpoint is of the last step: a callback has stopped the training early
         self._signal: int | None = None  # the signal that asked to stop
-        self._random_states: list[dict[str, Any]] | None = None  # by rank, from a checkpoint; None once restored
 
     def newest(self) -> tuple[Path | None, int]:
         """The checkpoint, and its step; None and 0 without one. Raises an InputError where it cannot be loaded."""
@@ -119,12 +142,6 @@ class Checkpoints(L.Callback):
         self._started, self._saved = time.perf_counter() - self.earlier_s, time.monotonic()
         install_handler(self._note_signal)
         trainer.should_stop = self.ended
-
-    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._random_states:  # not earlier, because Lightning draws random numbers while it starts
-            if len(self._random_states) == trainer.world_size:
-                _restore_random_state(self._random_states[trainer.global_rank])
-            self._random_states = None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -220,12 +237,8 @@ class Checkpoints(L.Callback):
         self._saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
-        random_states: list[Any] = [_random_state()]  # by rank
-        if torch.distributed.is_initialized():
-            random_states *= torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(random_states, random_states[0])
         seconds = time.perf_counter() - self._started
-        state = {"seconds": seconds, "random": random_states, "accumulate": self.accumulate, "ended": self.ended}
+        state = {"seconds": seconds, "accumulate": self.accumulate, "ended": self.ended}
         return state | {"best": (self.lowest, self.best)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -234,7 +247,7 @@ class Checkpoints(L.Callback):
                 f"trainer.accumulate = {self.accumulate}: must be {state['accumulate']}, with which this trial began, "
                 f"as its checkpoints count micro-batches; set that, or remove {self.folder} to begin again"
             )
-        self.earlier_s, self._random_states, self.ended = state["seconds"], state["random"], state["ended"]
+        self.earlier_s, self.ended = state["seconds"], state["ended"]
         self.lowest, self.best = state["best"]
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_pl.check.dry_run import check_classes
 from transformer_pl.config import BOS, EOS, Config, Decode, sizes
 from transformer_pl.config.components import build
 from transformer_pl.data.batches import collate, eval_batches, padded
@@ -18,6 +17,7 @@ from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Transformer, has_weights
 from transformer_pl.model.beam_search import CachedSteps, Hypothesis, beam_search
+from transformer_pl.model.dry_run import check_classes
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError

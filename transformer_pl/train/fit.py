@@ -3,6 +3,9 @@
 import logging
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -13,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
-from transformer_pl.config import Config
+from transformer_pl.config import Callback, Config
 from transformer_pl.config.components import build
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
@@ -23,7 +26,7 @@ from transformer_pl.runtime.environment import RANKS_OF
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.train import devices
-from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints
+from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints, RandomNumbers
 from transformer_pl.train.cuda_graphs import why_no_graphs
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
@@ -75,9 +78,7 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 
     # The callbacks. A ModelCheckpoint of the user's writes to `best`. Our checkpoints come last, as they hold the state
     # of the other callbacks.
-    callbacks: list[L.Callback] = [
-        build(callback, dirpath=str(trial.folder / "best")) for callback in config.trainer.callbacks
-    ]
+    callbacks = [_built(callback, trial.folder / "best") for callback in config.trainer.callbacks]
     minutes = config.trainer.checkpoint_minutes
     folder, decode = trial.folder / "checkpoints", config.decode
     checkpoints = Checkpoints(folder, decode.average, minutes, trial.lock.check, decode.select)
@@ -106,6 +107,28 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
     # Test
     _save_weights(trial, checkpoints, weights, steps)
     return fitted, evaluate_trial(config, trial, prepared, fitted.scored)
+
+
+def _built(written: Callback, folder: Path) -> L.Callback:
+    """The callback of a config. One that says `in_identity: false` may not stop the training.
+
+    Otherwise a training that ended early would be taken for the result of a config without the callback.
+    """
+    callback = build(written, dirpath=str(folder))
+
+    def watched(hook: Callable[..., Any], trainer: L.Trainer, *arguments: Any, **options: Any) -> Any:
+        before, returned = trainer.should_stop, hook(trainer, *arguments, **options)
+        if trainer.should_stop and not before:
+            rule = (
+                f"must only watch, as it says in_identity: false, but stops the training at step {trainer.global_step}"
+            )
+            raise InputError(f"trainer.callbacks = {written.path}: {rule}; leave in_identity out")
+        return returned
+
+    for name in () if written.in_identity else dir(L.Callback):
+        if name.startswith("on_"):
+            setattr(callback, name, partial(watched, getattr(callback, name)))
+    return callback
 
 
 def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, torch.Tensor], steps: int) -> None:
@@ -154,7 +177,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         num_sanity_val_steps=0,
         inference_mode=False,  # a table that a component extends in a validation must serve training, too
         logger=loggers,
-        callbacks=[LogTraining(), *callbacks],
+        callbacks=[RandomNumbers(), LogTraining(), *callbacks],
         use_distributed_sampler=False,
         log_every_n_steps=config.trainer.log_every,  # for callbacks; the module decides when it logs
         enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),

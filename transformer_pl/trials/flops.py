@@ -111,7 +111,7 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from transformer_pl.check.dry_run import dry_run
+    from transformer_pl.model.dry_run import dry_run
 
     def count(device: str) -> Cost:
         ids: dict[str, Any] = {"dtype": torch.long, "device": device}

@@ -49,17 +49,17 @@ class ConvergenceRecord(TypedDict):
 class Status(TypedDict):
     """status.json, see `Trial.status`."""
 
-    state: Literal["running", "stopped", "failed", "diverged", "done", "pruned"]
+    state: Literal["running", "stopped", "failed", "diverged", "refused", "done", "pruned"]
     step: NotRequired[Natural]
     translated: NotRequired[str]
 
 
-class RehearsalRecord(TypedDict):
-    """In runs/checks: the fields of `Rehearsal`."""
+class ChecksRecord(TypedDict):
+    """In runs/checks: the fields of `Checks`."""
 
+    found: list[tuple[str, str, str, str, str, str]]  # the fields of `Found`
     passes: Amount
-    notes: list[str]
-    laws: list[str]
+    mistakes: list[str]
 
 
 @with_config(OPEN)

@@ -156,11 +156,9 @@ class Trial:
 
     def save_weights(self, state: "Mapping[str, Tensor]") -> None:
         """Write a state dict to WEIGHTS, atomically and by the umask. Tensors that share memory become separate."""
-        from safetensors.torch import save
-
         self.lock.check()
         with unfinished(self.folder / WEIGHTS) as part:
-            part.write_bytes(save({name: value.cpu().contiguous().clone() for name, value in state.items()}))
+            part.write_bytes(as_safetensors(state))
 
     def weights(self) -> "dict[str, Tensor]":
         """The state dict that `save_weights` has written. Raises an InputError that names the file."""
@@ -273,6 +271,13 @@ def trial_folder(row: str, seed: int, id_: str) -> str:
 def run_name(row: str, seed: int) -> str:
     """What plans, tables and W&B call a trial: its row and seed, such as `h=4 s1`."""
     return f"{row} s{seed}"
+
+
+def as_safetensors(state: "Mapping[str, Tensor]") -> bytes:
+    """A state dict as a file of safetensors."""
+    from safetensors.torch import save  # imports torch
+
+    return save({name: value.cpu().contiguous().clone() for name, value in state.items()})
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -41,6 +41,17 @@ def as_trained(config: Config) -> Config:
     return match_flops(without_defaults(config))
 
 
+def check_match(passes: Iterable[tuple[str, float]]) -> None:
+    """Raise an InputError for rows whose FLOPs optim.match=flops cannot match, as it counts one pass for each batch.
+
+    passes: the name of each row, and how many passes it computes for each batch.
+    """
+    rule = "must compute one pass of the model for each batch with optim.match=flops, which counts no more"
+    wrong = [f"row `{name}`: {rule}, but computes {many:g}; leave it out" for name, many in passes if many != 1]
+    if wrong:
+        raise InputError(*wrong)
+
+
 def match_flops(config: Config) -> Config:
     """Return a config with `optim.match=flops` replaced by the number of steps that it stands for.
 

@@ -1,13 +1,14 @@
 """The checks of a model: which components break a property, what is kept, exceptions, and every command that checks."""
 
+import csv
 import json
 
 import pytest
 import tiny_trials
-from helpers import write_sweep
+from helpers import little_text, write_sweep
 
-from transformer_pl.check.run import check_model, check_models
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.laws.checks import check_all
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.__main__ import main as sweep
 
@@ -39,6 +40,15 @@ class RMSNorm(PostNormResidual):
         self.norm = nn.RMSNorm(config.d_model)
 
 
+class ThirdLooksAhead(FeedForward):
+    def __init__(self, config, site):
+        super().__init__(config, site)
+        self.looks_ahead = site.layer == 2
+
+    def forward(self, x):
+        return super().forward(x + x.roll(-1, 1) if self.looks_ahead else x)
+
+
 class Wrong(FeedForward):
     exempt = {}
 """
@@ -51,7 +61,7 @@ def config(keys):
 
 def messages(keys, runs):
     with pytest.raises(InputError) as caught:
-        check_model(config(keys).model, 40, runs)
+        check_all([config(keys)], runs)
     return caught.value.messages
 
 
@@ -67,6 +77,13 @@ def test_all_broken_properties_are_told_and_what_is_excused_is_not(module, tmp_p
     assert len(others) == 2 and not any("the_future_is_hidden" in message for message in others)
 
 
+def test_a_component_that_differs_by_layer_is_measured_in_each(module, tmp_path):
+    module(OWN)
+    third = {"model.ffn": "stranger.ThirdLooksAhead"}
+    check_all([config(third)], tmp_path)
+    assert "the_future_is_hidden" in messages(third | {"model.N": 3}, tmp_path)[0]
+
+
 @pytest.mark.parametrize(
     "exempt", ["['the_future_is_hidden']", "{'the_future_is_hiden': 'why not'}", "{'bfloat16_is_close': ' '}"]
 )
@@ -80,10 +97,10 @@ def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path):
     path, keys = module(OWN), {"model.residual": "stranger.RMSNorm"}
 
     def kept(*configs):
-        check_models([config(keys | more) for more in configs], tmp_path)
+        check_all([config(keys | more) for more in configs], tmp_path)
         return {file: file.stat().st_mtime_ns for file in (tmp_path / "checks").glob("*")}
 
-    first = kept({}, {"optim.warmup": 7}, {"model.N": 3})
+    first = kept({}, {"optim.warmup": 7}, {"model.p_drop": 0.3})
     assert len(first) == 1 and kept({}) == first
     path.write_text(OWN.replace("exempt = {}", "exempt = None"))  # of another class
     assert kept({}) == first
@@ -93,13 +110,14 @@ def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path):
     path.write_text(OWN + "# a comment\n")
     file.write_text("{")  # what cannot be read is checked again
     kept({})
-    assert json.loads(file.read_text()) == {"exempt": {}}
+    assert json.loads(file.read_text())["found"]
 
 
 def test_a_runs_folder_that_cannot_be_written_is_no_obstacle(module, tmp_path):
     module(OWN)
     (tmp_path / "file").touch()
-    assert check_model(config({"model.residual": "stranger.RMSNorm"}).model, 40, tmp_path / "file") == {}
+    (checks,) = check_all([config({"model.residual": "stranger.RMSNorm"})], tmp_path / "file")
+    assert checks.found and not checks.exempt
 
 
 @pytest.mark.parametrize("method", ["grid", "random"])
@@ -112,6 +130,27 @@ def test_a_plan_refuses_a_component_that_breaks_a_property(module, tmp_path, met
     write_sweep(tmp_path / "own.yaml", TINY | {"model.ffn": values}, **more)
     with tiny_trials.in_a_command(), pytest.raises(InputError, match="the_future_is_hidden"):
         sweep([str(tmp_path / "own.yaml"), "--plan", f"--runs={tmp_path / 'runs'}"])
+
+
+def test_rows_that_break_a_law_can_be_left_out(module, tmp_path, capsys):
+    """The table has them as refused, with the reason, and as many rows as without it. Base cannot be left out."""
+    module(OWN)
+    keys = tiny_trials.TINY | {"data.path": little_text(tmp_path / "text")}
+    file = write_sweep(
+        tmp_path / "own.yaml", keys | {"variant": ["base", "model.ffn=stranger.LooksAhead", "model.h=2"]}
+    )
+    words = [str(file), "--skip-broken", f"--runs={tmp_path / 'runs'}"]
+    code, _, _ = tiny_trials.ended(sweep, *words)
+    (folder,) = (tmp_path / "runs" / "sweeps").iterdir()
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert code == 1 and [row["done"] for row in rows] == ["1", "0", "1"]
+    assert [row["refused"] for row in rows] == ["0", "1", "0"]
+    table = (folder / "table.md").read_text()
+    assert "refused" in table and "the_future_is_hidden" in table
+    assert len(json.loads((folder / "plan.json").read_text())["tested"]["rows"]) == 3
+    write_sweep(file, keys | {"model.ffn": "stranger.LooksAhead", "variant": ["base", "model.h=2"]})
+    code, _, told = tiny_trials.ended(sweep, *words)
+    assert code == 2 and "the_future_is_hidden" in told
 
 
 def test_a_result_tells_what_its_components_are_exempt_from(module, tmp_path):

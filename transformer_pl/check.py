@@ -9,18 +9,18 @@ sweep and train commands do the same before they train anything.
 import argparse
 import inspect
 import re
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.check.run import CAUSES, exempt, frozen_weights, measured_properties
-from transformer_pl.config import WITH_OPTIONS, Config, custom_components
-from transformer_pl.config.components import BASES, component_names, import_component, is_core
+from transformer_pl.config import WITH_OPTIONS
+from transformer_pl.config.components import BASES, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
+from transformer_pl.laws.checks import checks_of
 from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.runtime.isolated import isolated
-from transformer_pl.train.rehearsal import INTERVENED, check_parts, own_parts
+from transformer_pl.runtime.terminal import plain
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
 LARGER = (
@@ -34,7 +34,7 @@ examples:
   python -m transformer_pl.check ablations.focal_loss.FocalLoss gamma=1
   python -m transformer_pl.check my_callback.StopAt step=5 --slot trainer.callbacks
 
-exit codes: 0 nothing is broken; 2 a property or a law is broken, or the input is wrong; 130, 143 stopped
+exit codes: 0 nothing is broken; 2 a law is broken, or the input is wrong; 130, 143 stopped
 """
 # The keys of all slots, by what --slot calls them: those of the model have short names.
 BY_SLOT = {key.removeprefix("model."): key for key in (*WITH_OPTIONS, "data.task")}
@@ -42,61 +42,23 @@ OF_LOSSES = ("of_states", "of_batch")  # what no class but a loss has
 
 
 def main(argv: list[str]) -> int:
-    """Print what holds of a component, and a line for whatever is broken; return 0, or 2 if something is broken."""
+    """Print what each law has seen of a component; return 0, or 2 if a law is broken."""
     options = _read_argv(argv)
+    print(plain(f"{options.component}: importing torch"), file=sys.stderr, flush=True)
     slot = options.slot or slot_of(options.component, import_component(options.component))
     config = resolve([scale_level(options.scale), Level("command line", _keys(slot, options))])
     if mistakes := mistakes_of_parts(config):
         raise InputError(*mistakes)
     inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
     where = f"{slot} = {options.component}, at scale {options.scale}{inferred}"
-    return _measure(config, where) if slot.startswith("model.") else _rehearse(config, where)
-
-
-def _measure(config: Config, where: str) -> int:
-    """Measure the properties of a component of the model."""
-    model = config.model
-    vocab_size = 1000  # a sweep checks a component of `embedding` with the size of its vocabulary
-    measured = isolated(component_names(model), measured_properties, model, vocab_size)
-    exempted = {
-        name: f"{component.path}: {why}"
-        for component in custom_components(model).values()
-        for name, why in exempt(component).items()
-    }
-    held = sum(how is None for how in measured.values())  # nothing else is measured where logits are not finite
-    print(f"{where}: {held} of {len(CAUSES)} properties hold")
-    for name, why in exempted.items():
-        print(f"exempt  {name}: {why}")
-    for name, size in isolated(component_names(model), frozen_weights, model, vocab_size).items():
-        print(f"frozen  {name}: {size:,} weights that require no gradient keep their first values")
-    for name, how in measured.items():
-        if how:
-            print(f"BROKEN  {name}: {how}; usual cause: {CAUSES[name]}")
-    return 2 if any(measured.values()) else 0
-
-
-def _rehearse(config: Config, where: str) -> int:
-    """Rehearse a part that lies around the model. Earlier results do not count: the part is tried now."""
-    intervenes = not is_core(config.decode.intervention.path)
-    if not own_parts(config) and not intervenes:
-        print(f"{where}: nothing to rehearse, as this is in transformer_pl or the default")
-        return 0
-    with tempfile.TemporaryDirectory() as runs:
-        try:
-            (found,) = check_parts([config], Path(runs))  # an untrained model stands in for a teacher
-        except InputError as error:
-            print(f"{where}: the rehearsal fails")
-            for message in error.messages:
-                print(f"BROKEN  {message}")
-            return 2
-    laws = [*found.laws, *([INTERVENED] if intervenes else [])]
-    laws_held = f"{len(laws)} laws hold" if len(laws) > 1 else "1 law holds"
-    print(f"{where}: {laws_held} in a rehearsal")
-    for law in laws:
-        print(f"holds   {law}")
-    for note in found.notes:
-        print(f"note    {note}")
-    return 0
+    with tempfile.TemporaryDirectory() as runs:  # earlier results do not count: the part is tried now
+        (checks,) = checks_of([config], Path(runs), teachers=False)
+    unsaid = [] if any(one.is_broken for one in checks.found) else [f"BROKEN    {line}" for line in checks.mistakes]
+    held = sum(one.state == "holds" for one in checks.found)
+    nothing = "nothing to check, as this is in transformer_pl or the default"
+    told = f"{held} of {len(checks.found)} laws hold" if checks.found else "it fails" if unsaid else nothing
+    print(plain("\n".join([f"{where}: {told}", *map(str, checks.found), *unsaid])))
+    return 2 if checks.mistakes else 0
 
 
 def _read_argv(argv: list[str]) -> argparse.Namespace:
@@ -108,9 +70,8 @@ def _read_argv(argv: list[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
     )
     parser.add_argument("component", metavar="COMPONENT", help="its import path, such as my_ablation.Alibi")
-    parser.add_argument(
-        "settings", nargs="*", default=[], metavar="KEY=VALUE", help="its options, and keys such as model.h=4"
-    )
+    settings = "its options, and keys such as model.h=4"
+    parser.add_argument("settings", nargs="*", default=[], metavar="KEY=VALUE", help=settings)
     group = parser.add_argument_group("what is around it")
     slots = f"{', '.join(BY_SLOT)} (inferred from its class and its methods)"
     group.add_argument("--slot", type=_slot, metavar="SLOT", help=slots)
@@ -144,32 +105,23 @@ def slot_of(path: str, component: Any) -> str:
     from transformer_pl.task import Task
     from transformer_pl.train.intervention import Intervention
 
-    bases = {
-        "optim.optimizer": torch.optim.Optimizer,
-        "data.tokenizer": Tokenizer,
-        "data.task": Task,
-        "data.batches": TrainStream,
-        "decode.intervention": Intervention,
-    }
-    for key, base in bases.items():
-        if issubclass(component, base):
-            return key
-    for key, name in BASES.items():
-        if name in [parent.__name__ for parent in component.__mro__]:
-            return key
+    bases = {"optim.optimizer": torch.optim.Optimizer, "data.tokenizer": Tokenizer, "data.task": Task}
+    bases |= {"data.batches": TrainStream, "decode.intervention": Intervention}
+    names = [parent.__name__ for parent in component.__mro__]
+    derived = [key for key, base in bases.items() if issubclass(component, base)]
+    derived += [key for key, name in BASES.items() if name in names]
     is_module = issubclass(component, torch.nn.Module)
     call = component.forward if is_module else component.__call__  # which is no function where the class has none
     arguments = list(inspect.signature(call).parameters)[1:] if inspect.isfunction(call) else []  # without self
-    if arguments[:1] == ["Q"]:
-        return "model.attention"
+    if derived or arguments[:1] == ["Q"]:
+        return [*derived, "model.attention"][0]
     if any(hasattr(component, name) for name in OF_LOSSES):
         return "optim.loss"
     fitting = dict[str, tuple[int, bool]]()  # the slots whose methods it has, with their number; whether names agree
     for slot in [slot for slot in slots.SLOTS if is_module or not slot.startswith("model.")]:
         methods = slots.call_signatures(slot)
         called = re.findall(r"(?<=[( ])\w+", methods.pop("__call__", ""))
-        is_called_so = not called or len(called) == len(arguments)
-        if is_called_so and all(hasattr(component, method) for method in methods):
+        if (not called or len(called) == len(arguments)) and all(hasattr(component, method) for method in methods):
             fitting[slot] = len(methods), called == arguments
     if fitting:
         return max(fitting, key=lambda slot: fitting[slot])

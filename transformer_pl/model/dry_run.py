@@ -1,0 +1,117 @@
+"""A small model that is built around components: it runs before anything starts, so that mistakes show at once."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from transformer_pl.config import PAD, Model, Sizes, custom_components
+from transformer_pl.config.components import before_options, build, component_names, import_component, named
+from transformer_pl.model import Transformer
+from transformer_pl.model.kernels import set_up_gpu
+from transformer_pl.model.loss import smoothed_loss
+from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
+from transformer_pl.runtime.errors import InputError, described
+
+MODULE = (nn.Module, "torch.nn.Module")
+SPECIAL_TOKENS = 4  # ids below are special tokens
+SENTENCES, SOURCE_LENGTH, TARGET_LENGTH = 3, 23, 19  # longer than 16, which is a usual block of positions
+SEED = 1
+
+
+class Subject(NamedTuple):
+    """A model to measure, and sentences for it."""
+
+    config: Sizes
+    model: Transformer
+    source: Tensor  # (SENTENCES, SOURCE_LENGTH) ids; the second sentence is padded
+    target: Tensor  # (SENTENCES, TARGET_LENGTH) ids; the third sentence is padded
+
+
+def small_model(config: Sizes, seed: int = SEED) -> Subject:
+    """A model with these sizes and random sentences."""
+    torch.manual_seed(seed)
+    model = build(config.architecture, config)
+    move_zeros(model)
+    source, target = (
+        torch.randint(min(SPECIAL_TOKENS, config.vocab_size - 1), config.vocab_size, (SENTENCES, length))
+        for length in (SOURCE_LENGTH, TARGET_LENGTH)
+    )
+    source[1, SOURCE_LENGTH - 6 :] = PAD
+    target[2, TARGET_LENGTH - 5 :] = PAD
+    return Subject(config, model, source, target)
+
+
+@torch.no_grad()
+def move_zeros(module: nn.Module) -> None:
+    """Replace the weights that are zero by random numbers."""
+    for parameter in module.parameters():
+        parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
+
+
+def dry_run(config: Sizes) -> str:
+    """Run a model with one layer per stack, forward and backward.
+
+    Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
+    InputError where a component cannot be called, or where what it returns does not fit.
+    """
+    check_classes(config)
+    try:
+        return _device(config.with_layers(1))
+    except InputError:
+        raise
+    except Exception as error:
+        calls = "; ".join(f"model.{slot} is called as {_call(slot)}" for slot in custom_components(config))
+        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
+
+
+def _call(slot: str) -> str:
+    """How a component of a slot is called, such as `component(x, sublayer) and component.final_norm()`."""
+    built = "CLASS(config, site)" if before_options(f"model.{slot}") == 2 else "CLASS(config)"
+    methods = call_signatures(f"model.{slot}").items()
+    return " and ".join(f"{built}.{name}{arguments}".replace(".__call__", "") for name, arguments in methods)
+
+
+def check_classes(config: Model | Sizes) -> None:
+    """Raise an InputError for components that are no modules of torch, and an architecture that is no `Transformer`."""
+    messages = []
+    for slot, component in custom_components(config).items():
+        component_class = import_component(component.path)
+        base, name = (Transformer, "transformer_pl.model.Transformer") if slot == "architecture" else MODULE
+        if not issubclass(component_class, base):
+            rule = f"must be a {name}, but is another class; derive one"
+            messages.append(f"{named(slot, component_class)}: {rule}")
+    if messages:
+        raise InputError(*messages)
+
+
+def _device(config: Sizes) -> str:
+    """The device on which the model runs."""
+    try:
+        _run(config, "cpu")
+        return "cpu"
+    except Exception:
+        if not torch.cuda.is_available():
+            raise
+    set_up_gpu()
+    _run(config, "cuda")
+    return "cuda"
+
+
+def _run(config: Sizes, device: str) -> None:
+    """Run the model forward and backward, and look at what it returns."""
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        _, model, source, target = small_model(config)
+        states = model.states(source, target)
+        auxiliary = [(module, dict(module.auxiliary)) for module in modules_with(model, Auxiliary)]
+        logits, shape = model.embedding.logits(states), (*target.shape, config.vocab_size)
+        if logits.shape != shape or logits.dtype != torch.float32:
+            rule = f"must lead to logits {shape} of float32, but leads to {tuple(logits.shape)} of {logits.dtype}"
+            raise InputError(f"{component_names(config)}: {rule}")
+        if any(module.auxiliary[name] is not loss for module, losses in auxiliary for name, loss in losses.items()):
+            rule = "must set `auxiliary` in embed, but does in logits, which is called for parts of a batch"
+            raise InputError(f"{named('embedding', type(model.embedding))}: {rule}")
+        smoothed = smoothed_loss(
+            model.embedding, states, target, eps_ls=0.1
+        )  # as in training: some sentences at a time
+        (smoothed + sum(model.auxiliary().values())).backward()
