@@ -126,7 +126,7 @@ def test_rows_stand_in_the_order_that_is_asked_for(words, sort, expected):
 def test_columns_are_chosen_by_their_headings(words):
     _, out, _ = tiny_trials.ended(report.main, *words, "--format=md", "--columns=row,p,BLEU")
     assert next(line for line in out.splitlines() if line.startswith("|")) == "| row | p | BLEU |"
-    assert "row, h, params" in refused(*words, "--columns=row,BLUE")
+    assert "params, PPL, chrF, BLEU" in refused(*words, "--columns=row,BLUE")
 
 
 def test_a_table_of_some_rows_of_a_larger_sweep_names_it(words, folder, tmp_path):
