@@ -19,8 +19,8 @@ DOORS = {
     "safetensors": "transformer_pl.trials.trial",
     "transformers": "transformer_pl.model.export",
     "ctranslate2": "transformer_pl.model.export",
-    "matplotlib": "transformer_pl.report.figures",
-    "optuna": ("transformer_pl.search.", "transformer_pl.report.search_page"),
+    "matplotlib": "transformer_pl.table.figures",
+    "optuna": "transformer_pl.search.",
 }
 
 
@@ -76,6 +76,13 @@ def test_every_package_is_installed():
     packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     folders = {path.parent for path in PACKAGE.rglob("*") if path.suffix in (".py", ".yaml", ".html")}
     assert packages == {"ablations", "transformer_pl.sweeps", *(".".join(f.relative_to(ROOT).parts) for f in folders)}
+
+
+def test_tables_are_made_of_arrays_and_names():
+    """Anyone can make one of their own: the room imports nothing of the rest."""
+    of_table = [names for module, names in imports().items() if module.startswith("transformer_pl.table")]
+    rooms = {name.split(".")[1] for names in of_table for name in names if "." in name}
+    assert rooms <= {"table", "runtime"}
 
 
 def test_the_core_imports_no_ablation():

@@ -16,12 +16,12 @@ from transformer_pl.config.components import build
 from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.options import SCALES, RowOptions, file_option, sweep_file, which_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import command_console, say
+from transformer_pl.table.formats import Column, Table
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))

@@ -14,8 +14,9 @@ import numpy as np
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.statistics import difference, of_measure, sample
+from transformer_pl.report.rows import of_measure
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
+from transformer_pl.table.statistics import difference, sample
 from transformer_pl.tasks.translation import Translation
 
 BLEU = of_measure(Translation.measure)

@@ -19,8 +19,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from chance import drawn
 
-from transformer_pl.report.moderation import holm
-from transformer_pl.report.statistics import (
+from transformer_pl.table.moderation import holm
+from transformer_pl.table.statistics import (
     Estimate,
     Sample,
     correct,

@@ -6,27 +6,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_trials
-from chance import drawn
 from forked import command
 from helpers import a_result, write_sweep
+from made_rows import measured_sentences, row, sampled, table
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.columns import build_table, table_of
-from transformer_pl.report.html import page_columns
 from transformer_pl.report.page import write_page
-from transformer_pl.report.published import paper_table
-from transformer_pl.report.render import Column, Table
-from transformer_pl.report.rows import RowResults
-from transformer_pl.tasks.translation import bleu
+from transformer_pl.report.sweep_table import table_of
+from transformer_pl.table.formats import Column, Table
+from transformer_pl.table.html import page_columns, write_html
+from transformer_pl.table.rows import Printed, PrintedTable
 from transformer_pl.trials.runs_folder import finished_trials
 
+PAPER = PrintedTable("a paper", Printed("base", 25.8, 4.92))
 FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "PPL", "seeds"]  # columns that are always shown
 
 
-def page_of(sweep, planned, table, folder):
+def page_of(sweep, planned, folder):
     """The address of the page, with the translations and the attention of all trials."""
-    write_page(sweep, planned, table, folder, None if planned else {}, planned)
+    table, rows = table_of([(sweep, planned)])
+    shown = [(row.name, trial) for row in rows for trial in row.trials]
+    write_page(folder, f"{sweep.name} at scale demo", sweep.base, table, rows, shown=shown)
     return (folder / "report.html").as_uri()
 
 
@@ -46,7 +47,7 @@ def test_a_row_whose_texts_are_not_here_is_left_out(tmp_path):
         one.trial.make()
         one.trial.finish(a_result(id=one.identity.trial))
     planned = plan_trials(sweep, tmp_path)  # none has its text
-    page_of(sweep, planned, table_of(sweep, planned), tmp_path)
+    page_of(sweep, planned, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Results" in text and "<h2>Attention" not in text and "<h2>Translations" not in text
 
@@ -61,24 +62,25 @@ def report(smoke):
 
 @pytest.fixture(scope="module")
 def table3():
-    """The sweep and a table of all 20 rows of Table 3 with made-up results, one of them diverged."""
-    sweep, rng = read_sweep(Path("sweeps/table3.yaml")), np.random.default_rng(1)
-    rows = []
-    for row, counts in zip(sweep.rows, drawn(rng, len(sweep.rows), 3, 100, 0.02), strict=True):
-        config, nats = row.configs[0], rng.normal(20, 1, (3, 100))
-        sentences = np.concatenate([counts, np.stack([nats, counts[..., 8]], -1)], -1)
-        metrics = [{"val/ppl": 3.0, "val/bleu": float(bleu(one[:, :10].sum(0)))} for one in sentences]
-        about = {"params": 1_490_000, "signature": "nrefs:1", "steps": config.steps, "flops": 1e15}
-        results = [a_result(**about, metrics=one) for one in metrics]
-        rows.append(RowResults(config, results, ["done"] * 3, sentences, name=row.name))
-    rows[7] = RowResults(rows[7].config, [None] * 3, ["diverged", "new", "new"])
-    return sweep, build_table(rows, sweep.base, paper_table(sweep.base.data))
+    """A table of 20 rows with made-up results, one of them diverged."""
+    sentences = measured_sentences([0.0, *np.linspace(0, 0.3, 19)], spread=0.05)
+    rows = [
+        sampled(
+            f"h={h}" if h else "base",
+            one,
+            settings={"model.h": h or 8, "model.d_k": 64 - h},
+            printed=Printed("A", 25.0 + h / 10, 5.0) if h else PAPER.base,
+        )
+        for h, one in enumerate(sentences)
+    ]
+    rows[7] = row("h=7", None, None, None, state="diverged", settings=rows[7].settings)
+    return table(rows, printed=PAPER)
 
 
 @pytest.fixture(scope="module")
 def table3_page(table3, tmp_path_factory):
-    sweep, table = table3
-    return page_of(sweep, [], table, tmp_path_factory.mktemp("page"))
+    folder = tmp_path_factory.mktemp("page")
+    return write_html(folder, "table3", table3, {}).as_uri()
 
 
 @pytest.fixture
@@ -115,9 +117,9 @@ def test_pressing_a_heading_sorts_in_both_directions(page):
 
 
 def test_the_sentences_are_those_that_rows_translate_differently(page):
-    tables = [table for table in page.locator("table.text").all() if "reference" in table.text_content()]
-    for table in tables:
-        _, *rows = table.locator("tr").all()
+    tables = [one for one in page.locator("table.text").all() if "reference" in one.text_content()]
+    for one in tables:
+        _, *rows = one.locator("tr").all()
         assert len({row.locator("td").last.text_content() for row in rows}) > 1
     assert tables
 
@@ -179,7 +181,7 @@ def signed(module, tmp_path):
     keys = tiny_trials.TINY | {"data.path": tmp_path / "text", "variant": ["model.attention=stranger.Signed", "base"]}
     sweep = read_sweep(write_sweep(tmp_path / "signed.yaml", keys))
     planned = plan_trials(sweep, runs)
-    return page_of(sweep, planned, table_of(sweep, planned), tmp_path / "page")
+    return page_of(sweep, planned, tmp_path / "page")
 
 
 def test_negative_weights_are_told_from_positive_ones_and_large_ones_are_scaled(signed, browser):
@@ -209,8 +211,7 @@ def test_negative_weights_are_told_from_positive_ones_and_large_ones_are_scaled(
 
 
 def test_what_is_compared_comes_first(table3):
-    _, table = table3
-    on_page = page_columns(table)
+    on_page = page_columns(table3)
     columns = {one.column.name: one.column for one in on_page}
     below = {one.column.name: one.below.cells for one in on_page if one.below}
     assert [one.column.name for one in on_page if not one.folded] == FIRST == list(columns)[: len(FIRST)]
@@ -279,7 +280,7 @@ def test_no_text_becomes_code(tmp_path, browser):
     rows = [one._replace(name=f"{one.name} {AS_CODE[i]} {AS_CODE[-1]}") for i, one in enumerate(sweep.rows)]
     sweep = sweep._replace(name="<b>x", rows=rows)
     planned = plan_trials(sweep, runs)
-    address = page_of(sweep, planned, table_of(sweep, planned), tmp_path / "page")
+    address = page_of(sweep, planned, tmp_path / "page")
     page = browser.new_page()
     problems = watched(page)
     page.goto(address)

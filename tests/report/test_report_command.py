@@ -14,10 +14,12 @@ from helpers import a_result, little_text, write_sweep
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.columns import table_of
-from transformer_pl.report.runs_table import RunsOptions, runs_table
+from transformer_pl.report.options import RunsReport
+from transformer_pl.report.runs import runs_rows
+from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.files import write_json
 from transformer_pl.sweep import __main__ as sweep_command
+from transformer_pl.table.table import make_table
 from transformer_pl.tasks.translation import Translation
 
 KEYS = tiny_trials.TINY | {"data.val": "val", "data.test": "test"}
@@ -124,7 +126,33 @@ def test_rows_stand_in_the_order_that_is_asked_for(words, sort, expected):
 def test_columns_are_chosen_by_their_headings(words):
     _, out, _ = tiny_trials.ended(report.main, *words, "--format=md", "--columns=row,p,BLEU")
     assert next(line for line in out.splitlines() if line.startswith("|")) == "| row | p | BLEU |"
-    assert "did you mean BLEU" in refused(*words, "--columns=row,BLUE")
+    assert "params, PPL, chrF, BLEU" in refused(*words, "--columns=row,BLUE")
+
+
+def test_a_table_of_some_rows_of_a_larger_sweep_names_it(words, folder, tmp_path):
+    """Its p is corrected for fewer rows. A sweep of the same rows is not named."""
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    for name, variant in (("larger", ["base", "model.h=4", "model.h=2"]), ("equal", ["base", "model.h=4"])):
+        keys = KEYS | {"data.path": folder / "text", "variant": variant, "seed": [1, 2, 3]}
+        sweep = read_sweep(write_sweep(folder / f"{name}.yaml", keys))
+        trials = [
+            {"row": sweep.rows[one.row].name, "id": one.identity.trial, "seed": one.config.seed}
+            for one in plan_trials(sweep, runs)
+        ]
+        (runs / "sweeps" / f"{name}@demo").mkdir(parents=True)
+        write_json(runs / "sweeps" / f"{name}@demo" / "plan.json", {"name": name, "scale": "demo", "trials": trials})
+    _, out, _ = tiny_trials.ended(report.main, words[0], f"--runs={runs}", "--format=md")
+    assert "the 3 of larger@demo" in out and "equal@demo" not in out
+
+
+def test_a_test_set_whose_sentences_are_not_here_has_no_tests_and_a_note(words, folder, tmp_path):
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "runs", runs)
+    for path in (runs / "trials").glob("*/scores.test.jsonl"):
+        path.unlink()
+    _, out, _ = tiny_trials.ended(report.main, words[0], f"--runs={runs}", "--split=test", "--format=md")
+    assert "no tests" in out and "| Δ BLEU |" in out
 
 
 def test_factors_and_pairs_are_tables_of_their_own(words):
@@ -209,14 +237,14 @@ def test_a_csv_of_the_trials_has_the_same_means_and_the_same_part_of_the_seeds(w
     path = tmp_path / "trials.csv"
     path.write_text(out)
     sweep = read_sweep(folder / "one.yaml")
-    ours = table_of(sweep, plan_trials(sweep, folder / "runs"))
-    theirs = runs_table(path, RunsOptions(row=("row",), metric=("val/bleu",), seed="seed"))
+    ours, _ = table_of([(sweep, plan_trials(sweep, folder / "runs"))])
+    theirs = make_table(*runs_rows(path, RunsReport(files=(path,), row=("row",), metric=("val/bleu",), seed="seed")))
     for key in ("name", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference", "val/bleu.n"):
         assert [one[key] for one in theirs.records] == [one[key] for one in ours.records]
-    for one, other in zip(theirs.rows, ours.rows, strict=True):
-        assert np.array(one.score.row_mean.parts) == pytest.approx(np.array(other.score.row_mean.parts))
-        assert one.score.row_mean.variance_by_sentences == 0
-    parts = [np.array(rows[1].score.difference.parts) for rows in (theirs.rows, ours.rows)]
+    for one, other in zip(theirs.contrasts, ours.contrasts, strict=True):
+        assert np.array(one.mean.parts) == pytest.approx(np.array(other.mean.parts))
+        assert one.mean.variance_by_sentences == 0
+    parts = [np.array(contrasts[1].estimate.parts) for contrasts in (theirs.contrasts, ours.contrasts)]
     assert parts[0] == pytest.approx(parts[1])
 
 
@@ -240,7 +268,7 @@ rows:
 def test_rows_have_names_of_one_s_own_in_every_format(words, tmp_path):
     path, printed = write_names(tmp_path, NAMES), {}
     for form in ("terminal", "md", "tex"):
-        shown = [f"--format={form}", "--columns=row,BLEU,paper BLEU"]  # LaTeX lacks the room for all columns
+        shown = [f"--format={form}", "--columns=row,BLEU,a paper BLEU"]  # LaTeX lacks the room for all columns
         _, printed[form], _ = tiny_trials.ended(report.main, *words, f"--rows={path}", *shown)
         heads, four, eight = (printed[form].rindex(text) for text in ("Heads", "four heads", "eight heads"))
         assert heads < four < eight
@@ -300,7 +328,7 @@ rows:
     _, page, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=html")
     assert "a paper" in Path(page.strip()).read_text()
     _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md", "--no-paper")
-    assert "| four |" in out and "paper BLEU" not in out
+    assert "| four |" in out and "a paper BLEU" not in out
     write_names(tmp_path, text.replace("25.753", "25.753, source: a blog"))
     found = records(*words, f"--rows={tmp_path / 'names.yaml'}")
     assert [row["paper/bleu.difference"] for row in found] == ["", ""]
@@ -312,6 +340,8 @@ rows:
         ("rows: [{row: h=5, name: five}]", "did you mean h=4"),
         ("rows: [{row: h=4, name: a}, {row: h=4, name: b}]", "row = h=4"),
         ("rows: [{row: h=4, name: a}, {row: base, name: a}]", "name = a"),
+        ("rows: [{row: h=4, name: base}]", "name = base"),
+        ("rows: [{row: h=4, published: {source: a, bleu: 2550}}]", "bleu = 2550"),
         ("rows: [{name: a}]", "heading"),
         ("rows: [{row: h=4, published: {source: a, bleu: abc}}]", "rows.0.published.bleu = abc"),
         ("rows: [{row: h=4, published: {source: a, bleu: .nan}}]", "rows.0.published.bleu"),

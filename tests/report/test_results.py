@@ -10,8 +10,8 @@ from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.columns import table_of
-from transformer_pl.report.row_names import arranged, read_row_names
+from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_trials
@@ -73,11 +73,10 @@ def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, p
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "not trained")]
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
-    if own := read_row_names(sweep, ROOT / file, None):
-        sweep, planned = arranged(sweep, planned, own)
-    table, names = table_of(sweep, planned, names=own), printed.pop("row")
+    own, names = read_row_names(sweep, ROOT / file, None), printed.pop("row")
+    table, _ = table_of([(sweep, planned)], Choice(names=own))
     columns = {column.name: column.cells for column in table.columns}
-    assert f"Δ {table.rows[0].measure.title}" in printed and {name: columns[name] for name in printed} == printed
+    assert f"Δ {table.contrasts[0].measure.title}" in printed and {name: columns[name] for name in printed} == printed
     assert all(title.startswith(name) for name, title in zip(names, columns["row"], strict=True))
 
 

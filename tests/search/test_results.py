@@ -9,12 +9,12 @@ from helpers import a_result
 from optuna.trial import TrialState
 
 from tests.search.searches import OPTUNA, queue_of, search_of
-from transformer_pl.report import figures as plots
-from transformer_pl.report.cells import EXEMPT
-from transformer_pl.report.search_page import draw_search_plots
-from transformer_pl.report.search_table import search_table
+from transformer_pl.search.page import draw_search_plots
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import create_study
+from transformer_pl.search.table import search_table
+from transformer_pl.table import figures as plots
+from transformer_pl.table.cells import EXEMPT
 
 SPACE = {
     "model.p_drop": {"min": 0.0, "max": 0.5},

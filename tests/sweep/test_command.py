@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from transformer_pl.report.render import Column, Table
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.options import SweepOptions
+from transformer_pl.table.formats import Column, Table
 
 
 def table(cell):

@@ -22,9 +22,9 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors, shown
 from transformer_pl.runtime.machine import gpus
-from transformer_pl.runtime.terminal import counted, format_duration, say
+from transformer_pl.runtime.terminal import counted, format_duration, say, short_number, short_numbers
 from transformer_pl.task import Corpus, open_corpus, task_of
-from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, short_number, short_numbers, training_costs
+from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, training_costs
 from transformer_pl.trials.identity import Identity, path_notes
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial, run_name

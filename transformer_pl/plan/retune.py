@@ -15,7 +15,7 @@ from transformer_pl.config import KEYS, Config, is_known_key, without_section
 from transformer_pl.config.components import option_value
 from transformer_pl.config.levels import Level, read_levels, scale_level
 from transformer_pl.plan.plan import PlannedTrial
-from transformer_pl.plan.sweep_file import MOST_TRIALS, Row, Sweep
+from transformer_pl.plan.sweep_file import MOST_TRIALS, Sweep, SweepRow
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
 from transformer_pl.trials.trial_config import mistakes_of_parts, trial_config
@@ -147,7 +147,7 @@ def _is_valid(base: Config, point: Mapping[str, Any]) -> bool:
     return not (mistakes or mistakes_of_parts(config))
 
 
-def _row_at(scale: str, row: Row, point: Mapping[str, Any], seeds: Sequence[int]) -> Row:
+def _row_at(scale: str, row: SweepRow, point: Mapping[str, Any], seeds: Sequence[int]) -> SweepRow:
     """The row with the values of a point, for these seeds."""
     keys = {**row.keys, **point}
     levels = [scale_level(scale), Level("--retune", keys)]

@@ -30,13 +30,12 @@ MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
 
 
-class Row(NamedTuple):
+class SweepRow(NamedTuple):
     """A row of the table: one config, trained once for each seed."""
 
     name: str  # what differs from base: `h=4`
     configs: list[Config]  # by seed
     keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
-    title: str = ""  # the user's own name for it, in tables; empty: none
 
 
 class Sweep(NamedTuple):
@@ -46,22 +45,9 @@ class Sweep(NamedTuple):
     project: str  # at W&B
     scale: str
     base: Config  # the scale, with the keys that the file gives to every row; rows are compared with it
-    rows: list[Row]
+    rows: list[SweepRow]
     matches_flops: bool = False  # whether a row has optim.match=flops
     notes: tuple[str, ...] = ()  # printed under its table
-    reference: int | None = None  # the index of the row that others are compared with in place of base
-
-    def compared_with(self, name: str | None) -> "Sweep":
-        """The same sweep, whose table compares the rows with the row of this name; None: with base.
-
-        Raises an InputError for a name that no row has.
-        """
-        if name is None or name == "base":
-            return self
-        names = [row.name for row in self.rows]
-        if name not in names:
-            raise InputError(f"--base {shown(name)}: is no row of {self.name}{suggestion(name, names)}")
-        return self._replace(reference=names.index(name))
 
     @property
     def configs(self) -> list[Config]:
@@ -183,18 +169,18 @@ class _RowReader:
     errors: list[str]  # collects the mistakes of all rows
     matches_flops: bool = False  # whether a row that was read has optim.match=flops
 
-    def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[Row]]:
+    def read_all(self, parameters: Mapping[str, list]) -> tuple[Config, list[SweepRow]]:
         """The base and the rows. Raises one InputError for the mistakes of all rows."""
         shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
         varied = [key for key in parameters if key != "seed" and key not in shared]
-        (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[Row]()
+        (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[SweepRow]()
         written: list[str] = []  # what the file says of each row alone
         for values in itertools.product(*(parameters[key] for key in varied)):
             own = dict(zip(varied, values, strict=True))
             config, keys = self._read(shared | own)
             if base and config and seeds:
                 configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
-                rows.append(Row(describe_difference(config, base), configs, keys))
+                rows.append(SweepRow(describe_difference(config, base), configs, keys))
                 words = (f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
                 written.append(" ".join(words))
         if not self.errors:
@@ -239,7 +225,7 @@ class _RowReader:
         slot = mistake.partition(" = ")[0]
         return "--set" if any(f"{key}.".startswith(f"{slot}.") for key in self.sets) else str(self.path)
 
-    def _mixed(self, rows: Sequence[Row]) -> Iterator[str]:
+    def _mixed(self, rows: Sequence[SweepRow]) -> Iterator[str]:
         """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""
         first = rows[0].configs[0].flat()
         for row in rows:
@@ -250,7 +236,7 @@ class _RowReader:
                     rule = f"must be the same in all rows{condition}"
                     yield f"{self.path}: row `{row.name}`: {key} = {flat[key]}: {rule}"
 
-    def _equal(self, rows: Sequence[Row], written: Sequence[str]) -> Iterator[str]:
+    def _equal(self, rows: Sequence[SweepRow], written: Sequence[str]) -> Iterator[str]:
         """Error messages for rows that are the same trials, or that have the same name.
 
         written: for each row, what the file says of it alone.

@@ -5,156 +5,27 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
     python -m transformer_pl.report runs.csv --row h --metric bleu
 """
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
-from transformer_pl.plan.options import (
-    ONLINE_RUNS,
-    TableOptions,
-    other_table,
-    sweep_file,
-    sweep_folder,
-)
+from transformer_pl.plan.options import TableOptions, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
-from transformer_pl.plan.sweep_file import SEARCHES, Row, Sweep, read_sweep
-from transformer_pl.report.render import Table
-from transformer_pl.runtime.command_line import (
-    CommandParser,
-    add_options,
-    must_be,
-    option,
-    options_of,
-    refuse_options,
-    run_command,
-)
-from transformer_pl.runtime.errors import InputError, collect_errors, suggestion, warn
+from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, TableChoice, read_options
+from transformer_pl.runtime.command_line import refuse_options, run_command
+from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
+from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
-from transformer_pl.trials.identity import row_identity, same_row
 from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
-
-
-def _margin(word: str) -> tuple[str, float]:
-    """Read a margin such as bleu=0.5."""
-    metric, _, text = word.rpartition("=")
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not metric or not 0 < size < math.inf:
-        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
-    return metric, size
-
-
-printed = partial(option, group="what is printed")
-of_runs = partial(option, group="for a CSV file with a line for each run, whatever trained it")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportOptions(TableOptions):
-    """Which files the report is of, what it shows, and in what format."""
-
-    files: tuple[Path, ...] = option(
-        "sweep files, or names of shipped ones, such as table3_A",
-        default=MISSING,
-        metavar="FILE",
-        positional=True,
-        nargs="+",
-        type=sweep_file,
-    )
-    format: Literal["terminal", "md", "tex", "csv", "json", "html"] = printed(
-        "html writes the page and prints its path (terminal)", default="terminal"
-    )
-    trials: bool = printed("for --format csv or json: a line for each trial, not for each row", default=False)
-    split: Literal["val", "test"] = printed("the set that is compared (val)", default="val")
-    columns: tuple[str, ...] = printed("only the columns with these headings, in this order", default=(), metavar="A,B")
-    sort: Literal["file", "params", "score"] | None = printed("the order of rows (file)")
-    rows: Path | None = printed(
-        "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)",
-        metavar="FILE",
-    )
-    together: bool = printed(
-        "one table of several files with the same base, with one correction for all of their rows", default=False
-    )
-    pairs: bool = printed(
-        "every row against every other, with one correction, in place of the usual table", default=False
-    )
-    factors: bool = printed(
-        "a table of the effects and interactions of two or three factors, whose combinations are the rows",
-        default=False,
-    )
-    margin: tuple[tuple[str, float], ...] = printed(
-        "also say which rows are equal to base within this margin, chosen before the results are seen",
-        default=(),
-        metavar="METRIC=X",
-        type=_margin,
-        action="append",
-    )
-    wandb: bool = printed(
-        "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends",
-        default=False,
-    )
-    row: tuple[str, ...] = of_runs("runs with equal values in these are one row", default=(), metavar="COLUMN,...")
-    metric: tuple[str, ...] = of_runs("columns to compare, each with its own test", default=(), metavar="COLUMN,...")
-    seed: str | None = of_runs("column of the seed: refuse two runs of one row and seed", metavar="COLUMN")
-    lower_is_better: bool = of_runs("lower values of the metrics are better", default=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pairs and self.factors:
-            raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
-        if self.together and len(self.files) < 2:
-            raise InputError("--together: is for several sweep files, but one is given; give more")
-        if self.pairs:
-            refuse_options(self, ["base", "margin"], "is for differences from base, and not for --pairs")
-        if self.split != "val" and (self.format == "html" or self.wandb):
-            raise InputError("--split test: the page shows the validation set; leave out --format html and --wandb")
-        of_table = ["rows", "columns", "sort", "wandb"]
-        if self.together:
-            refuse_options(self, ["rows", "trials"], "is for one sweep file, and not for --together")
-        if self.trials:
-            refuse_options(self, [*of_table, "margin"], "is for the table of rows, and not for --trials")
-        if self.pairs or self.factors:
-            refuse_options(self, [*of_table, "trials"], "is for the usual table, and not for --pairs or --factors")
-            if self.format == "html":
-                raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
-        of_runs = ("row", "metric", "seed", "lower_is_better")
-        if not any(map(_is_of_runs, self.files)):
-            given = "a .csv or .tsv file, or wandb://ENTITY/PROJECT/GROUP"
-            refuse_options(self, of_runs, f"is for runs ({given}), which are not given")
-            return
-        if len(self.files) > 1:
-            raise InputError(f"{', '.join(map(str, self.files))}: a CSV file of runs must stand alone; give one file")
-        needed = [f"--{name}" for name in ("row", "metric") if not getattr(self, name)]
-        if needed:
-            how = "--row COLUMN and --metric COLUMN say what its columns mean"
-            raise InputError(f"{self.files[0]}: needs {' and '.join(needed)}: {how}")
-        if self.split != "val":
-            raise InputError("--split: is for sweep files, but a CSV file of runs is given; leave it out")
-        of_sweeps = ["sort", "factors", "together", "rows", "trials", "wandb"]
-        of_sweeps += ["scale", "set", "seeds", "retune", "storage"]
-        refuse_options(self, of_sweeps, "is for sweep files, but a CSV file of runs is given")
-
-
-EXAMPLES = """\
-examples:
-  python -m transformer_pl.report sweeps/table3_A.yaml                 the table in the terminal
-  python -m transformer_pl.report table3_A --format md > table.md      also tex, csv and json
-  python -m transformer_pl.report table3_A --format html               write the page, print its path
-  python -m transformer_pl.report table3_A table3_B --scale multi30k   two tables
-  python -m transformer_pl.report runs.csv --row model,lr --metric acc --seed seed --base "model=a lr=0.1"
-"""
 
 
 def main(argv: list[str]) -> int:
@@ -163,80 +34,53 @@ def main(argv: list[str]) -> int:
     with nothing_printed():
         reports = make_reports(options)
     for title, report in reports:
-        print_report(title, report, options.format, len(reports) > 1)
+        print_report(title, report, options, len(reports) > 1)
     return 0
 
 
-def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
+def make_reports(options: SweepReport | RunsReport) -> list[tuple[str, Any]]:
     """The title of each file, with its table or the path of its page.
 
     Formats for programs (json, csv) get one table of all files.
     """
-    files = dict.fromkeys(options.files)
-    if options.row:
+    if isinstance(options, RunsReport):
         return [(options.files[0].name, _of_runs(options))]
+    files = dict.fromkeys(options.files)
     if options.together:
         return [make_report([*files], options)]
     if options.trials:
         of_files = collect_errors(lambda file: trial_records(file, options), files)
         return [("", joined(map(Table.of_records, of_files.values())))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report([file], options), files)
-    if len(reports) > 1 and options.format in ("json", "csv"):
+    if len(reports) > 1 and options.format in FOR_PROGRAMS:
         return [("", joined([table.titled(title) for title, table in reports.values()]))]
     return [*reports.values()]
 
 
-def _is_of_runs(file: Path) -> bool:
-    return file.suffix in (".csv", ".tsv") or str(file).startswith(ONLINE_RUNS)
-
-
-def _of_runs(options: ReportOptions) -> Table | Path:
-    """The table of a CSV file; with --format html the path of its page, in a folder beside the file."""
-    from transformer_pl.report.runs_table import RunsOptions, runs_table  # scipy takes half a second
+def _of_runs(options: RunsReport) -> Table | Path:
+    """The table of a file of runs; with --format html the path of its page, in a folder beside the file."""
+    from transformer_pl.report.runs import runs_rows  # scipy takes half a second
+    from transformer_pl.table.contrast_tables import factors_table, pairs_table
+    from transformer_pl.table.table import make_table
 
     file = options.files[0]
-    given = {name: getattr(options, name) for name in ("row", "metric", "seed", "base", "lower_is_better")}
-    table = runs_table(file, RunsOptions(**given, margin=_margins(options, options.metric)))
+    rows, about = runs_rows(file, options)
+    (measure, *_) = about.measures
     if options.pairs:
-        from transformer_pl.report.contrast_tables import compared_runs, pairs_table
-
-        if len(options.metric) > 1:
-            raise InputError(f"--metric {','.join(options.metric)}: --pairs compares one metric; give one")
-        return pairs_table(compared_runs(table.rows), options.format in ("csv", "json"))
-    if options.columns:
-        table = table.chosen(options.columns)
+        return pairs_table(rows, measure, options.format in FOR_PROGRAMS)
+    if options.factors:
+        return factors_table(rows, measure, about.margins.get(measure.key))
+    table = make_table(rows, about)
+    table = table.chosen(options.columns) if options.columns else table
     if options.format != "html":
         return table
-    from transformer_pl.report.figures import forest  # matplotlib takes a second
-    from transformer_pl.report.html import write_html
+    from transformer_pl.table.figures import forest  # matplotlib takes a second
+    from transformer_pl.table.html import write_html
 
     folder = file.with_suffix(".report") if file.suffix else Path(f"{file.name}.report")
-    drawing = forest(table.rows, [None] * len(table.rows))
+    drawing = forest(table.contrasts)
     check_writable(folder)
     return write_html(folder, file.name, table, {"differences": drawing} if drawing else {})
-
-
-def _margins(options: ReportOptions, metrics: Sequence[str]) -> dict[str, float]:
-    """The given margins by metric. Raises an InputError for a margin of a metric that is not in `metrics`."""
-    if unknown := [name for name, _ in options.margin if name not in metrics]:
-        rule = f"must be of {' or '.join(metrics)}, which the table compares"
-        raise InputError(*(f"--margin {name}: {rule}{suggestion(name, metrics)}" for name in unknown))
-    return dict(options.margin)
-
-
-def read_options(argv: list[str]) -> ReportOptions:
-    parser = CommandParser(
-        prog="python -m transformer_pl.report",
-        usage="%(prog)s FILE... [options]",
-        description="Print the table of each sweep file from the results on disk. This trains nothing. Give the same\n"
-        "options with which the sweep ran. Defaults are in parentheses.",
-        epilog=EXAMPLES,
-    )
-    add_options(parser, ReportOptions)
-    options = options_of(ReportOptions, vars(parser.parse_args(argv)))
-    if options.format not in ("json", "csv"):
-        refuse_options(options, ["trials"], "is for --format csv or json, which is not given")
-    return options
 
 
 def joined(tables: Iterable[Table]) -> Table:
@@ -251,9 +95,9 @@ def joined(tables: Iterable[Table]) -> Table:
     return Table([*headings, *values], [*notes], summary=summary)
 
 
-def print_report(title: str, report: Table | Path, output_format: str, with_title: bool) -> None:
+def print_report(title: str, report: Table | Path, options: TableChoice, with_title: bool) -> None:
     """Print a table, below its title if `with_title`, or the path of a page."""
-    label, title = title, title if with_title else ""
+    label, title, output_format = title, title if with_title else "", options.format
     if isinstance(report, Path):
         print(for_output(str(report)))
     elif output_format == "terminal":
@@ -261,109 +105,75 @@ def print_report(title: str, report: Table | Path, output_format: str, with_titl
         console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
     else:
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
-        made = report.latex(label) if output_format == "tex" else TEXT_FORMATS[output_format](report)
+        made = report.latex(label, options.caption) if output_format == "tex" else TEXT_FORMATS[output_format](report)
         text = f"{heading if title else ''}{made}"
         print(for_output(text), end="\n" if title else "")
 
 
-def make_report(files: Sequence[Path], options: ReportOptions) -> tuple[str, Table | Path]:
+def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table | Path]:
     """The title and the table of a sweep file, or of several together.
 
     With --format html the page is written, and its path is returned in place of the table.
     """
-    file = files[0]
-    contents, page = [read_yaml(one) for one in files], options.format == "html" or options.wandb
-    content = contents[0]
-    sweep: Any
-    if content.get("method") in SEARCHES:
-        from transformer_pl.report.search_table import search_table  # Optuna and torch take seconds
-
-        sweep, results = _search(file, content, options)
-        table, folder = search_table(results), sweep_folder(sweep, options)
-        if page:
-            from transformer_pl.report.search_page import write_search_page
-
-            check_writable(folder)
-            write_search_page(results, table, folder)
-    else:
-        from transformer_pl.report.columns import row_results, table_of
-        from transformer_pl.report.row_names import arranged, read_row_names, reordered
-
-        sweep, planned = merged([_grid(one, read, options) for one, read in zip(files, contents, strict=True)])
-        folder = sweep_folder(sweep, options)
-        measure = task_of(sweep.base.data).measure.name
-        margin = _margins(options, [measure]).get(measure)
-        if options.pairs or options.factors:
-            table = _contrasts(sweep, planned, options, margin)
-        else:
-            names = read_row_names(sweep, file, options.rows, bool(options.set)) if len(files) == 1 else None
-            if names:
-                sweep, planned = arranged(sweep, planned, names)
-            if options.sort not in (None, "file"):
-                sweep, planned = reordered(sweep, planned, _order(row_results(sweep, planned, options.split), options))
-            table = table_of(sweep, planned, options.paper, folder, margin, options.split, names)
-        if options.columns:
-            table = table.chosen(options.columns)
-        if page:
-            from transformer_pl.report.page import write_page
-
-            check_writable(folder)
-            write_page(sweep, planned, table, folder)
+    contents, of_page = [read_yaml(file) for file in files], options.format == "html" or options.wandb
+    make = _search_report if contents[0].get("method") in SEARCHES else _grid_report
+    sweep, table, draw_page = make(files, contents, options)
+    table, folder = table.chosen(options.columns) if options.columns else table, sweep_folder(sweep, options)
+    title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
+    if of_page:
+        check_writable(folder)
+        draw_page(folder, title, table)
     if options.wandb:
         from transformer_pl.train.wandb_run import is_disabled, send_report
 
         if is_disabled():
             warn("--wandb: nothing is sent, because WANDB_MODE is disabled")
         send_report(folder, sweep.name, sweep.project, table.records, read_plan(folder))
-    made = folder / "report.html" if options.format == "html" else table
-    return f"{sweep.name} at scale {Path(sweep.scale).stem}", made
+    return title, folder / "report.html" if options.format == "html" else table
 
 
-def merged(grids: Sequence[tuple[Sweep, list[PlannedTrial]]]) -> tuple[Sweep, list[PlannedTrial]]:
-    """Several sweeps as one, with one correction for all of their rows; a row that two of them have is one row.
-
-    Raises an InputError for sweeps that no table can hold together.
-    """
-    if len(grids) == 1:
-        return grids[0]
-    first, rows, trials = grids[0][0], list[Row](), list[PlannedTrial]()
-    places: dict[str, int] = {}  # by identity
-    for sweep, planned in grids:
-        if not same_row(sweep.base, first.base) or sweep.base_row is None:
-            rule = "must have the same base as a row, at one scale and with the same data and task"
-            raise InputError(f"--together: {first.name} and {sweep.name} {rule}")
-        for index, row in enumerate(sweep.rows):
-            key = row_identity(row.configs[0])
-            if key not in places:
-                if row.name in [other.name for other in rows]:
-                    raise InputError(
-                        f"--together: {sweep.name}: another row is named `{row.name}`, too; rename a class"
-                    )
-                places[key] = len(rows)
-                rows.append(row)
-                trials += [one._replace(row=places[key]) for one in planned if one.row == index]
-    name = "+".join(dict.fromkeys(sweep.name for sweep, _ in grids))
-    return first._replace(name=name, rows=rows), trials
+Report = tuple[Any, Table, Callable[[Path, str, Table], None]]  # the sweep, its table, and what writes its page
 
 
-def _order(rows: Sequence[Any], options: ReportOptions) -> list[int]:
-    """The places of the rows by their parameters, or by their scores, the best first; rows without one come last."""
-    by_params = options.sort == "params"
-    sign = 1 if by_params or rows[0].measure.lower_is_better else -1
-    values = [row.params if by_params else (fmean(row.scores) if row.scores else None) for row in rows]
-    keys = [math.inf if value is None else sign * value for value in values]
-    return sorted(range(len(keys)), key=keys.__getitem__)
+def _search_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
+    from transformer_pl.search.table import search_table  # Optuna and torch take seconds
+
+    search, results = _search(files[0], contents[0], options)
+
+    def draw_page(folder: Path, title: str, table: Table) -> None:
+        from transformer_pl.search.page import write_search_page
+
+        write_search_page(results, table, folder)
+
+    return search, search_table(results), draw_page
 
 
-def _contrasts(sweep: Sweep, planned: list[PlannedTrial], options: ReportOptions, margin: float | None) -> Table:
-    """The table of --pairs or --factors."""
-    from transformer_pl.report.columns import row_results
-    from transformer_pl.report.contrast_tables import compared_rows, factors_table, pairs_table
+def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
+    from transformer_pl.report.row_names import read_row_names
+    from transformer_pl.report.sweep_table import Choice, rows_and_about
+    from transformer_pl.table.contrast_tables import factors_table, pairs_table
+    from transformer_pl.table.table import make_table
 
-    rows = row_results(sweep, planned, options.split)
+    grids = [_grid(file, content, options) for file, content in zip(files, contents, strict=True)]
+    sweep, _ = grids[0]
+    measure = task_of(sweep.base.data).measure.name
+    margin = options.margins((measure,)).get(measure)
+    is_usual = not (options.pairs or options.factors or options.together)
+    names = read_row_names(sweep, files[0], options.rows, bool(options.set)) if is_usual else None
+    sweep = sweep._replace(name="+".join(dict.fromkeys(one.name for one, _ in grids)))
+    choice = Choice(options.base, options.paper, margin, options.split, options.sort, names)
+    rows, about = rows_and_about(grids, choice, sweep_folder(sweep, options))
+
+    def draw_page(folder: Path, title: str, table: Table) -> None:
+        from transformer_pl.report.page import write_page
+
+        write_page(folder, title, sweep.base, table, rows)
+
     if options.pairs:
-        return pairs_table(compared_rows(rows), options.format in ("csv", "json"))
-    return factors_table(rows, sweep.reference if sweep.reference is not None else sweep.base_row, margin)
+        return sweep, pairs_table(rows, about.measures[0], options.format in FOR_PROGRAMS), draw_page
+    if options.factors:
+        return sweep, factors_table(rows, about.measures[0], margin), draw_page
+    return sweep, make_table(rows, about), draw_page
 
 
 def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
@@ -377,7 +187,7 @@ def trial_records(file: Path, options: TableOptions, planned: bool = False) -> l
         search, results = _search(file, content, options, planned)
         labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
         return [labels | record for record in results.records] if results else []
-    from transformer_pl.report.columns import trial_records  # scipy takes half a second
+    from transformer_pl.report.rows import trial_records  # scipy takes half a second
 
     return trial_records(*_grid(file, content, options, planned))
 
@@ -390,7 +200,7 @@ def _grid(
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
     """
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = read_sweep(file, options.scale, options.seeds, options.set, content).compared_with(options.base)
+    sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
@@ -419,7 +229,7 @@ def _search(file: Path, content: dict[str, Any], options: TableOptions, planned:
     from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
     from transformer_pl.search.study import find_study, search_from_options
 
-    of_report = ["margin", "pairs", "factors", "rows", "sort"] if isinstance(options, ReportOptions) else []
+    of_report = ["margin", "pairs", "factors", "rows", "sort"] if isinstance(options, SweepReport) else []
     refuse_options(options, ["base", "paper", *of_report], f"is for the rows of a grid, but {file} searches")
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)

@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from transformer_pl.config import Config
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
-from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.figures import Drawing, draw_sweep_plots
-from transformer_pl.report.html import write_html
-from transformer_pl.report.render import Table
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import format_duration
+from transformer_pl.table.figures import Drawing, draw_sweep_plots
+from transformer_pl.table.formats import Table
+from transformer_pl.table.html import write_html
+from transformer_pl.table.rows import Row
 from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, shown_text, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.trial import Trial
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # sentences whose attention is shown
@@ -31,42 +33,56 @@ LOG_LINES = 40  # that are shown of the end of each trial's log
 
 
 def write_page(
-    sweep: Sweep,
-    planned: Sequence[PlannedTrial],
-    table: Table,
     folder: Path,
+    title: str,
+    base: Config,
+    table: Table,
+    rows: Sequence[Row],
     drawings: Mapping[str, Drawing] | None = None,
-    shown: Sequence[PlannedTrial] | None = None,
+    shown: Sequence[tuple[str, PlannedTrial]] | None = None,
 ) -> None:
     """Write `report.html`, its figures, and its table as `table.md`.
 
-    drawings: by file name; None: those of a grid. shown: the trials whose translations and attention the page has, one
-    per row; None: the first finished seed of each row. Base comes first.
+    rows: with their trials. drawings: by file name; None: those of a grid. shown: the trials whose translations and
+    attention the page has, each with the name of its row; None: the first finished seed of each row. Base comes first.
     """
-    drawings = draw_sweep_plots(planned, table) if drawings is None else drawings
+    if drawings is None:
+        drawings = sweep_plots(table, rows)
     if shown is None:
-        first = {
-            planned_trial.row: planned_trial for planned_trial in reversed(planned) if planned_trial.trial.result()
-        }
-        shown = [first[row] for row in sorted(first)]
-    shown = sorted(shown, key=lambda planned_trial: not same_row(planned_trial.config, sweep.base))
+        shown = [(row.shown_name, next(iter(_finished(row)))) for row in rows if any(_finished(row))]
+    shown = sorted(shown, key=lambda one: not same_row(one[1].config, base))
     write_html(
         folder,
-        f"{sweep.name} at scale {Path(sweep.scale).stem}",
+        title,
         table,
         drawings,
         command=read_plan(folder).get("command"),
         duration=format_duration,
-        translations=_translations(sweep, shown),
-        attention={"sentences": _attention(sweep, shown)},
-        task=task_of(sweep.base.data),
-        trials=[_trial(sweep, planned_trial) for planned_trial in planned],
+        translations=_translations(shown),
+        attention={"sentences": _attention(shown)},
+        task=task_of(base.data),
+        trials=[_trial(base, planned) for row in rows for planned in row.trials],
     )
 
 
-def _trial(sweep: Sweep, planned_trial: PlannedTrial) -> dict[str, Any]:
+def sweep_plots(table: Table, rows: Sequence[Row]) -> dict[str, Drawing]:
+    """The figures of a grid. rows: with their trials."""
+    return draw_sweep_plots(table, [[_perplexities(one.trial) for one in _finished(row)] for row in rows])
+
+
+def _finished(row: Row) -> list[PlannedTrial]:
+    return [planned for planned in row.trials if planned.trial.result()]
+
+
+def _perplexities(trial: Trial) -> dict[int, float]:
+    """The perplexity of each validation during the training, by step."""
+    lines = [line for line in trial.metrics() if "val/ppl" in line and line.get("kind") != "final"]
+    return {line["step"]: line["val/ppl"] for line in lines}
+
+
+def _trial(base: Config, planned_trial: PlannedTrial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
-    trial, changes = planned_trial.trial, config_difference(planned_trial.config, sweep.base).items()
+    trial, changes = planned_trial.trial, config_difference(planned_trial.config, base).items()
     result = trial.result()
     facts = {"folder": trial.folder.name} | trial.environment() | (result.metrics if result else {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
@@ -81,21 +97,21 @@ def _trial(sweep: Sweep, planned_trial: PlannedTrial) -> dict[str, Any]:
     }
 
 
-def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
+def _translations(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, Any]]:
     """A few sentences that rows translate differently, or texts that language models continue differently.
 
     A row that was evaluated on other sentences than the first row is left out.
     """
-    text, rows, measure = None, [], task_of(sweep.base.data).measure
-    for planned_trial in shown:
+    text, rows = None, []
+    for name, planned_trial in shown:
+        measure = task_of(planned_trial.config.data).measure
         with suppress(InputError):  # the dataset or the translations are not here
             row_text, hypotheses = planned_trial.prepared.text("val"), planned_trial.trial.hypotheses("val")
             scores = measure.score(planned_trial.trial.sentences("val", measure))
             if not text:
                 text, (sources, references) = row_text, shown_text(planned_trial.prepared)
             if row_text == text:
-                row = sweep.rows[planned_trial.row]
-                rows.append((row.title or row.name, scores, hypotheses))
+                rows.append((name, scores, hypotheses))
     if not text:
         return []
     count = min(len(hypotheses) for _, _, hypotheses in rows)  # a language model continues only the first texts
@@ -107,24 +123,24 @@ def _translations(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str,
     ]
 
 
-def _attention(sweep: Sweep, shown: Sequence[PlannedTrial]) -> list[dict[str, Any]]:
+def _attention(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, Any]]:
     """For a few short validation sentences: the text, the tokens, and the attention weights by row and site.
 
     shown: one trial per row. A row is left out if its tokenizer is another, or its weights are not finite or not here.
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
-    for planned_trial in shown:
+    for name, planned_trial in shown:
         with suppress(InputError, RuntimeError):  # the dataset or the weights are not here, or a GPU lacks memory
-            sentences = sentences or _short_sentences(shown[0].prepared)
-            if planned_trial.prepared.folder != shown[0].prepared.folder:
+            first = shown[0][1].prepared
+            sentences = sentences or _short_sentences(first)
+            if planned_trial.prepared.folder != first.folder:
                 continue
             model = trained_model(planned_trial.config, planned_trial.prepared, planned_trial.trial)
             maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
             for (picture, _), by_site in zip(sentences, maps, strict=True):
                 every = {site: torch.cat(layers).float().cpu() for site, layers in by_site.items()}
                 if packed := {site: _pack(weights) for site, weights in every.items() if weights.isfinite().all()}:
-                    row = sweep.rows[planned_trial.row]
-                    picture["rows"][row.title or row.name] = packed
+                    picture["rows"][name] = packed
     return [picture for picture, _ in sentences if picture["rows"]]
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from transformer_pl.config import Config, Data, Section, custom_components, nominal_sizes
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.files import read_yaml
+from transformer_pl.table.rows import Printed
 from transformer_pl.task import task_of
 
 FOLDER = Path(__file__).parent / "published"
@@ -27,10 +28,11 @@ class PublishedRow(Section):
     params: float | None = Field(None, description="in millions")
     flops: float | None = Field(None, description="of the training: time * GPUs * sustained rate")
 
-    @property
-    def weights(self) -> int | None:
-        """The number of its parameters."""
-        return None if self.params is None else round(self.params * 1e6)
+    @cached_property
+    def printed(self) -> Printed:
+        """Its numbers, as a table has them."""
+        params = None if self.params is None else round(self.params * 1e6)
+        return Printed(self.label, self.score, self.ppl, params, self.flops, self.source)
 
     @cached_property
     def config(self) -> Config:
@@ -81,12 +83,6 @@ class PublishedTable(Section):
     def base(self) -> PublishedRow | None:
         """The row that its differences are to."""
         return next((row for row in self.rows if row.label == "base"), None)
-
-    def difference(self, row: PublishedRow | None, base: PublishedRow | None) -> float | None:
-        """The row's score minus base's; None for base itself, and where one is missing or is from another source."""
-        if row is None or base is None or row is base or row.source != base.source:
-            return None
-        return None if row.score is None or base.score is None else round(row.score - base.score, self.decimals)
 
 
 @cache

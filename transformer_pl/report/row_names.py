@@ -11,7 +11,8 @@ place of the paper's. They are of the validation set, or with `split: test` of t
 is printed: ids and folders stay the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,12 +20,12 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from transformer_pl.config import Section
 from transformer_pl.config.types import NoBool, mistake_in
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.published import PublishedRow, PublishedTable
 from transformer_pl.runtime.errors import InputError, shown, suggestion, warn
 from transformer_pl.runtime.files import read_yaml
-from transformer_pl.task import task_of
+from transformer_pl.table.rows import Row
+from transformer_pl.task import Measure, task_of
 
 
 class Published(Section):
@@ -105,52 +106,48 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
         if twice := [value for index, value in enumerate(values) if value in values[:index]]:
             raise InputError(f"{path}: {kind} = {shown(twice[0])}: stands there twice; change one")
     known = [row.name for row in sweep.rows]
+    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
+    if twice := [name for name in renamed.values() if name in set(known) - renamed.keys()]:
+        raise InputError(f"{path}: name = {shown(twice[0])}: is the name of another row; choose another")
     unknown = [entry.row for entry in names.of_rows() if entry.row not in known]
     wrong = [f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown]
     if wrong and is_changed and given is None:
         warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
         return None
-    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure.name)]:
+    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]:
         raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
 
 
-def _mistakes_of_numbers(names: RowNames, score: str) -> Iterator[str]:
-    """What is wrong with the printed numbers of a table that compares this score."""
-    metrics = (score, "ppl")
+def _mistakes_of_numbers(names: RowNames, measure: Measure) -> Iterator[str]:
+    """What is wrong with the printed numbers of a table that compares by this measure."""
+    metrics = (measure.name, "ppl")
     for entry in names.of_rows():
         if entry.published:
             place = f"row = {shown(entry.row)}: published"
-            for metric in entry.published.numbers:
+            for metric, value in entry.published.numbers.items():
                 if metric not in metrics:
                     yield f"{place}.{metric}: is no metric of this table{suggestion(metric, metrics)}"
+                elif metric == measure.name and not 0 <= value <= measure.highest:
+                    rule = f"must be from 0 to {measure.highest:g}, as {measure.title} is here"
+                    yield f"{place}.{metric} = {value:g}: {rule}; convert it"
             if not (entry.published.source or names.source):
                 yield f"{place}: must have a source, here or above `rows`"
 
 
-def arranged(sweep: Sweep, planned: list[PlannedTrial], names: RowNames) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep with its rows in the order of the file and called by its names; other rows come last."""
-    known = [row.name for row in sweep.rows]
-    titles = {known.index(entry.row): entry.name for entry in names.of_rows()}
-    order = [*titles, *(place for place in range(len(known)) if place not in titles)]
-    rows = [row._replace(title=titles.get(place, "")) for place, row in enumerate(sweep.rows)]
-    return reordered(sweep._replace(rows=rows), planned, order)
+def arranged(rows: Sequence[Row], names: RowNames) -> list[Row]:
+    """The rows in the order of the file and called by its names; other rows come last."""
+    known = {row.name: row for row in rows}
+    named = [replace(known.pop(entry.row), own_name=entry.name) for entry in names.of_rows()]
+    return [*named, *known.values()]
 
 
-def reordered(sweep: Sweep, planned: list[PlannedTrial], order: list[int]) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep with its rows in another order."""
-    places = {old: new for new, old in enumerate(order)}
-    reference = None if sweep.reference is None else places[sweep.reference]
-    trials = sorted((one._replace(row=places[one.row]) for one in planned), key=lambda one: one.row)
-    return sweep._replace(rows=[sweep.rows[old] for old in order], reference=reference), trials
-
-
-def headings_of(sweep: Sweep, names: RowNames) -> dict[int, str]:
-    """The headings, by the place of the row below; none if the rows of the sweep are in another order."""
+def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
+    """The headings, by the place of the row below; none if the rows are in another order."""
     named, headings = [entry.row for entry in names.of_rows()], names.headings()
-    if [row.name for row in sweep.rows[: len(named)]] != named:
+    if [row.name for row in rows[: len(named)]] != named:
         return {}
-    return headings | ({len(named): "Others"} if headings and len(named) < len(sweep.rows) else {})
+    return headings | ({len(named): "Others"} if headings and len(named) < len(rows) else {})
 
 
 def printed_table(sweep: Sweep, names: RowNames, split: str) -> PublishedTable | None:

@@ -5,6 +5,7 @@ parser's, the help's, the API's and those of the command line that is written in
 """
 
 import argparse
+import csv
 import io
 import os
 import re
@@ -112,9 +113,9 @@ def whole_number(at_least: int = 1) -> Callable[[str], int]:
 
 
 def names(word: str) -> tuple[str, ...]:
-    """Read different names with commas between them."""
-    words = tuple(word.split(","))
-    if not all(words) or len(set(words)) < len(words):
+    """Read different names with commas between them. A name with a comma in it stands in double quotes."""
+    words = tuple(name for line in csv.reader(io.StringIO(word, newline=""), skipinitialspace=True) for name in line)
+    if not words or not all(words) or len(set(words)) < len(words):
         raise must_be(word, "be different values with commas between")
     return words
 

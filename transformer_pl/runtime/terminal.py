@@ -4,7 +4,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TextIO
@@ -71,6 +71,24 @@ def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def short_number(number: float, digits: int = 3) -> str:
+    """A number in three digits and a unit, or as a power of ten: 412K, 63.1M, 3.2e16."""
+    if number >= 1e10:
+        return f"{number:.1e}".replace("e+", "e")
+    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= 0.9995 * size:
+            return f"{number / size:.{digits}g}{unit}"
+    return f"{number:.0f}"
+
+
+def short_numbers(numbers: Sequence[int]) -> list[str]:
+    """Numbers below 10 billion, in as many digits as it takes that different ones look different: 431K, 431.04K."""
+    different = len(set(numbers))
+    enough = (digits for digits in range(3, 10) if len({short_number(n, digits) for n in numbers}) == different)
+    digits = next(enough, 10)
+    return [short_number(number, digits) for number in numbers]
 
 
 @contextmanager

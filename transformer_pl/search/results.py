@@ -50,6 +50,6 @@ class SearchResults:
             "state": state,
             **{key: taken.get(key) for key in self.search.space},
             **{metric: known.get(metric) for metric in self.metrics},
-            "exempt": exemptions([result] if result else []) or None,
+            "exempt": "; ".join(exemptions([result] if result else [])) or None,
             "folder": on_disk.folder.name if on_disk else None,
         }

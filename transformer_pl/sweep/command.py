@@ -12,7 +12,6 @@ from rich.console import Console
 from transformer_pl.config import Config
 from transformer_pl.plan.options import other_table
 from transformer_pl.plan.queue import TrialQueue
-from transformer_pl.report.render import Table
 from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.files import check_writable, write_atomically, write_json
 from transformer_pl.runtime.terminal import say
@@ -20,6 +19,7 @@ from transformer_pl.sweep.launch import Launch
 from transformer_pl.sweep.local import Workers, divide_machine
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.progress import ProgressView
+from transformer_pl.table.formats import Table
 
 
 @dataclass(frozen=True)

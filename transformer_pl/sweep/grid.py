@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from transformer_pl.plan.plan import (
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
-from transformer_pl.report.row_names import RowNames, arranged, read_row_names
+from transformer_pl.report.row_names import RowNames, read_row_names
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError, shown
@@ -32,6 +33,7 @@ from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
+from transformer_pl.table.rows import Row, with_base
 from transformer_pl.task import task_of
 from transformer_pl.train.wandb_run import send_report
 from transformer_pl.trials.flops import Cost
@@ -45,7 +47,8 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
-    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content).compared_with(options.base)
+    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
+    with_base([Row(name=row.name) for row in sweep.rows], options.base, f" of {sweep.name}")
     command = GridCommand(options, sweep_folder(sweep, options), console)
     names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = None
@@ -161,17 +164,16 @@ class GridCommand(SweepCommand):
 
         names: of the file beside the sweep file.
         """
-        from transformer_pl.report.columns import table_of  # scipy takes half a second
+        from transformer_pl.report.sweep_table import Choice, table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
-        if names:
-            sweep, trials = arranged(sweep, trials, names)
-        table = table_of(sweep, trials, self.options.paper, self.folder, names=names)
+        choice = Choice(base=self.options.base, paper=self.options.paper, names=names)
+        table, rows = table_of([(sweep, trials)], choice, self.folder)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
 
-            write_page(sweep, trials, table, self.folder)
+            write_page(self.folder, f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep.base, table, rows)
 
         exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
         send = partial(send_report, self.folder, sweep.name, sweep.project, table.records, read_plan(self.folder))
@@ -186,8 +188,8 @@ def difference_found(plan: Plan) -> str:
     seeds = max(len(row.configs) for row in sweep.rows)
     if seeds < 2 or not rows:  # `rows` leaves out those with base's weights: they differ by less than seeds do
         return ""
-    from transformer_pl.report.moderation import FEWEST_ROWS  # scipy takes half a second
-    from transformer_pl.report.statistics import found_by_plan, usual_spread
+    from transformer_pl.table.moderation import FEWEST_ROWS  # scipy takes half a second
+    from transformer_pl.table.statistics import found_by_plan, usual_spread
 
     scores: dict[int, list[float]] = {}
     for planned in plan.trials:

@@ -74,8 +74,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     results = SearchResults(search, study, options.runs)
     if not results.records or (options.worker and queue.waits()):  # the last worker prints the table
         return exit_code
-    from transformer_pl.report.search_page import write_search_page  # matplotlib takes a second, scipy a half
-    from transformer_pl.report.search_table import search_table
+    from transformer_pl.search.page import write_search_page  # matplotlib takes a second, scipy a half
+    from transformer_pl.search.table import search_table
 
     table, trained = search_table(results), _write_plan(command, results)
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))

@@ -102,6 +102,8 @@ def send_report(folder: Path, group: str, project: str, records: list[dict[str, 
 def runs_online(address: str) -> list[dict[str, Any]]:
     """The runs of a group or a sweep at W&B's server, by their columns as its table of runs exports them.
 
+    Values within others have their path, such as model.width. What has a name twice is called config.NAME and
+    summary.NAME.
     address: ENTITY/PROJECT/GROUP, where the last part may be the id of a sweep. Raises an InputError where there are
     none, or where the server does not answer.
     """
@@ -110,13 +112,28 @@ def runs_online(address: str) -> list[dict[str, Any]]:
     entity, project, group = ["", "", *address.strip("/").split("/")][-3:]
     try:
         found = wandb.Api().runs(f"{entity}/{project}", filters={"$or": [{"group": group}, {"sweep": group}]})
-        runs = [{"Name": run.name, "State": run.state, **run.config, **dict(run.summary)} for run in found]
+        runs = [({"Name": run.name, "State": run.state}, _flat(run.config), _flat(run.summary)) for run in found]
     except Exception as error:  # of the network, of the server, of a missing key
         remedy = "log in with `wandb login`, or export the table of runs as CSV"
         raise InputError(f"wandb://{address}: cannot be read: {type(error).__name__}: {error}; {remedy}") from None
     if not runs:
         raise InputError(f"wandb://{address}: has no runs; give ENTITY/PROJECT/GROUP, or the id of a sweep as GROUP")
-    return runs
+    own, of_config, of_summary = ({key for part in parts for key in part} for parts in zip(*runs, strict=True))
+    twice = of_config & of_summary | own & (of_config | of_summary)
+
+    def renamed(part: dict[str, Any], source: str) -> dict[str, Any]:
+        return {f"{source}.{key}" if key in twice else key: value for key, value in part.items()}
+
+    return [about | renamed(config, "config") | renamed(summary, "summary") for about, config, summary in runs]
+
+
+def _flat(values: Any) -> dict[str, Any]:
+    """A mapping that may hold others, by the paths of its values: model.width."""
+    flat: dict[str, Any] = {}
+    for key, value in dict(values).items():
+        inner = {f"{key}.{name}": one for name, one in _flat(value).items()} if hasattr(value, "keys") else {key: value}
+        flat |= inner
+    return flat
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -83,24 +83,6 @@ def share_of_peak(
     return cost.flops / tokens * tokens_per_s / (config.trainer.num_nodes * sum(filter(None, peaks)))
 
 
-def short_number(number: float, digits: int = 3) -> str:
-    """A number in three digits and a unit, or as a power of ten: 412K, 63.1M, 3.2e16."""
-    if number >= 1e10:
-        return f"{number:.1e}".replace("e+", "e")
-    for unit, size in (("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number >= 0.9995 * size:
-            return f"{number / size:.{digits}g}{unit}"
-    return f"{number:.0f}"
-
-
-def short_numbers(numbers: Sequence[int]) -> list[str]:
-    """Numbers below 10 billion, in as many digits as it takes that different ones look different: 431K, 431.04K."""
-    different = len(set(numbers))
-    enough = (digits for digits in range(3, 10) if len({short_number(n, digits) for n in numbers}) == different)
-    digits = next(enough, 10)
-    return [short_number(number, digits) for number in numbers]
-
-
 def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     query_output = c.d_model * c.h * (c.d_k + c.d_v)  # W^Q and W^O, Section 3.2.2
     keys_values = c.d_model * c.h * (c.d_k + c.d_v)  # W^K and W^V

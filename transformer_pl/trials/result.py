@@ -93,12 +93,12 @@ def write_result(result: Result, folder: Path) -> None:
     write_json(folder / FILE, result.model_dump())
 
 
-def exemptions(results: Iterable[Result]) -> str:
-    """The properties that components break on purpose, each once and with the reason; empty where there is none."""
+def exemptions(results: Iterable[Result]) -> list[str]:
+    """The properties that components break on purpose, each once and with the reason."""
     broken = {
         (path, name, reason)
         for result in results
         for path, reasons in result.exempt.items()
         for name, reason in reasons.items()
     }
-    return "; ".join(f"{path} does not keep the property {name}: {reason}" for path, name, reason in sorted(broken))
+    return [f"{path} does not keep the property {name}: {reason}" for path, name, reason in sorted(broken)]

@@ -4,13 +4,13 @@ from collections import Counter
 from typing import Any
 
 from transformer_pl.config import without_section
-from transformer_pl.report.cells import marked
-from transformer_pl.report.notes import exemption_note, machines_note
-from transformer_pl.report.render import Column, Table
+from transformer_pl.runtime.terminal import short_number
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import COST_METRICS
 from transformer_pl.search.study import short_value
-from transformer_pl.trials.flops import short_number
+from transformer_pl.table.cells import marked
+from transformer_pl.table.formats import Column, Table
+from transformer_pl.table.notes import exemption_note, machines_note
 from transformer_pl.trials.trial import Trial
 
 
@@ -23,7 +23,7 @@ def search_table(results: SearchResults) -> Table:
         return Column(name, cells, key, [row[key] for row in rows], drop_rank=rank, page=page)
 
     columns = [
-        column("trial", [marked(name, row["exempt"]) for name, row in zip(names, rows, strict=True)], "trial", 0)
+        column("trial", [marked(name, bool(row["exempt"])) for name, row in zip(names, rows, strict=True)], "trial", 0)
     ]
     for key in results.search.space:  # on the page the drawn values come last
         columns.append(column(without_section(key), [_cell(key, row[key]) for row in rows], key, page=2))
@@ -40,7 +40,7 @@ def _notes(results: SearchResults) -> list[str]:
     counts = Counter(record["state"] for record in results.records)
     described = ", ".join(f"{count} {state}" for state, count in counts.items())
     total, cap = len(results.records), results.search.run_cap
-    exempt = "; ".join(sorted({record["exempt"] for record in results.records} - {None}))
+    exempt = sorted({record["exempt"] for record in results.records} - {None})
     folders = [results.runs / "trials" / record["folder"] for record in results.records if record["params"]]
     machines = [Trial(folder).machine() for folder in folders]
     notes = [

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader
 
-from transformer_pl.report.figures import Drawing, save
-from transformer_pl.report.render import Column, Table
 from transformer_pl.runtime.files import write_atomically
+from transformer_pl.table.figures import Drawing, save
+from transformer_pl.table.formats import Column, Table
 
 # Colours in the figures, and the variables of the page's light or dark scheme that replace them.
 SCHEME_COLOURS = {"#000000": "ink", "#ffffff": "paper", "#999999": "faint", "#cccccc": "line"}
@@ -20,7 +20,7 @@ def write_html(folder: Path, title: str, table: Table, drawings: Mapping[str, Dr
     drawings: by file name. content: what else the template shows.
     """
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    loader = PackageLoader("transformer_pl", "report/templates")
+    loader = PackageLoader("transformer_pl", "table/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
     figures = [

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from transformer_pl.report.moderation import (
+from transformer_pl.table.moderation import (
+    MOST_FREEDOM,
     Prior,
     SeedVariance,
     find_outliers,
@@ -18,7 +19,7 @@ from transformer_pl.report.moderation import (
     upper_tail,
     variance_of,
 )
-from transformer_pl.report.statistics import Sample, correct, difference, estimate, seed_prior
+from transformer_pl.table.statistics import Sample, correct, difference, estimate, seed_prior
 
 pytestmark = pytest.mark.core
 
@@ -130,6 +131,25 @@ def test_rows_far_from_the_others_are_set_apart(wild):
     assert alone[:2] == together[:2] and 1 < alone.freedom <= 36
     assert [moderate(one, together) for one in outliers] == outliers
     assert find_outliers([*ordinary[:3], *outliers[:1]]) == frozenset()  # four tell too little
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_an_outlier_is_tested_at_five_percent(seeds):
+    """Where the others hardly differ, they follow the law of MOST_FREEDOM, and Holm's first step divides the level."""
+    others, d = [SeedVariance(v, seeds - 1.0) for v in np.linspace(0.999, 1.001, 9)], seeds - 1
+    law = stats.f(d, MOST_FREEDOM)
+    limit = law.isf(0.05 / 2 / 10) / law.median()
+    for factor, is_outlier in ((0.98, False), (1.02, True)):
+        assert bool(find_outliers([*others, SeedVariance(limit * factor, d)])) == is_outlier
+
+
+def test_rows_inform_each_other_beside_an_outlier():
+    """Such as a base with more seeds: it is one of the rows that a prior needs."""
+    rng = np.random.default_rng(4)
+    rows = [SeedVariance(float(rng.chisquare(2)) / 2, 2.0) for _ in range(4)]
+    prior = fit_prior([*rows, base := SeedVariance(1e-6, 4.0)])
+    assert fit_prior(rows) is None and prior.outliers == {base}
+    assert min(row.variance for row in rows) < prior.variance < max(row.variance for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.plan.plan import PlannedTrial, plan_trial
-from transformer_pl.plan.sweep_file import Row, Sweep
-from transformer_pl.report.figures import Drawing, Figure, plain_log, pyplot
 from transformer_pl.report.page import write_page
-from transformer_pl.report.render import Table
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import COST_METRICS
 from transformer_pl.search.study import FOLDER, trial_name
+from transformer_pl.table.figures import Drawing, Figure, plain_log, pyplot
+from transformer_pl.table.formats import Table
+from transformer_pl.table.rows import Row
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
 
@@ -82,8 +82,8 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
             row, corpus = search.row_name(config), opened(config.data)
             planned_trial = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
             planned.append(planned_trial._replace(name=trial_name(trial)))
-    rows = [Row(planned_trial.name, [planned_trial.config], {}) for planned_trial in planned]
-    done = [planned_trial for planned_trial in planned if planned_trial.trial.result()]
-    done.sort(key=lambda planned_trial: not same_row(planned_trial.config, search.base))  # base, then the best
-    sweep = Sweep(search.name, search.project, search.scale, search.base, rows)
-    write_page(sweep, planned, table, folder, draw_search_plots(results), done[:SHOWN_TRIALS])
+    rows = [Row(name=one.name, trials=[one]) for one in planned]
+    done = [(one.name, one) for one in planned if one.trial.result()]
+    done.sort(key=lambda one: not same_row(one[1].config, search.base))  # base, then the best
+    title = f"{search.name} at scale {Path(search.scale).stem}"
+    write_page(folder, title, search.base, table, rows, draw_search_plots(results), done[:SHOWN_TRIALS])

@@ -16,12 +16,19 @@ from helpers import ROOT
 from scipy import stats
 
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.html import page_columns
-from transformer_pl.report.runs_table import RunsOptions, read_runs, runs_table
+from transformer_pl.report.options import RunsReport
+from transformer_pl.report.reading import read_runs
+from transformer_pl.report.runs import runs_rows
+from transformer_pl.table.html import page_columns
+from transformer_pl.table.table import make_table
 
 HEADING = "Name,State,h,lr,seed,acc"
 SCORES = {"1": [0.90, 0.91, 0.89], "4": [0.93, 0.94, 0.92], "8": [0.88, 0.91, 0.90]}
-OPTIONS = RunsOptions(row=("h",), metric=("acc",))
+OPTIONS = {"row": ("h",), "metric": ("acc",)}
+
+
+def runs_table(path, options):
+    return make_table(*runs_rows(path, RunsReport(files=(path,), **options)))
 
 
 def lines_of(scores=SCORES, form="run-{h}-{s},finished,{h},0.1,{s},{acc}"):
@@ -55,11 +62,14 @@ def values(table, key):
 
 def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
     """p and the interval are simulated to three digits."""
-    path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.92], "4": [0.94, 0.92, 0.95, 0.96]}))
-    table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="1"))
-    of_base, of_row = ([run.values["acc"] for run in read_runs(path, OPTIONS) if run.row == h] for h in ("1", "4"))
+    path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.99], "4": [0.94, 0.92, 0.95, 0.96]}))
+    table = runs_table(path, OPTIONS | {"base": "1"})
+    of_base, of_row = (
+        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"]).runs if run.row == h] for h in ("1", "4")
+    )
     assert values(table, "acc.mean") == [statistics.fmean(of_base), statistics.fmean(of_row)]
     assert values(table, "acc.sd") == [statistics.stdev(of_base), statistics.stdev(of_row)]
+    assert values(table, "acc.difference")[1] == pytest.approx(statistics.fmean(of_row) - statistics.fmean(of_base))
     welch = stats.ttest_ind(of_row, of_base, equal_var=False)
     _, p = values(table, "acc.difference.p")
     assert p == pytest.approx(welch.pvalue, abs=0.005)
@@ -74,7 +84,7 @@ def test_intervals_hold_the_true_differences(tmp_path):
     true = {"0": 0.0, "1": 0.0, "2": 1.0, "3": 0.0, "4": -2.0, "5": 0.0}
     for _ in range(60):
         path = write(tmp_path, *lines_of({h: rng.normal(mean, 0.5, 4).round(6) for h, mean in true.items()}))
-        records = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="0")).records
+        records = runs_table(path, OPTIONS | {"base": "0"}).records
         held += all(one["acc.difference.low"] <= true[one["name"]] <= one["acc.difference.high"] for one in records[1:])
     assert held >= 52  # 57 are expected; fewer than 52 in one of 100 tests
 
@@ -83,7 +93,7 @@ def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
     heading = "model,lr,acc,loss"
     rng = np.random.default_rng(1)
     lines = [f"{m},{lr},{rng.normal(ord(m), 0.1)},{rng.normal(5, 1)}" for m in "ab" for lr in (1, 2) for _ in range(3)]
-    options = RunsOptions(row=("model", "lr"), metric=("acc", "loss"), base="model=b lr=1")
+    options = {"row": ("model", "lr"), "metric": ("acc", "loss"), "base": "model=b lr=1"}
     table = runs_table(write(tmp_path, *lines, heading=heading), options)
     assert values(table, "name") == ["model=b lr=1", "model=a lr=1", "model=a lr=2", "model=b lr=2"]
     found = [[p < 0.05 for p in values(table, f"{metric}.difference.p")[1:]] for metric in ("acc", "loss")]
@@ -94,9 +104,9 @@ def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
 @pytest.mark.parametrize(("lower", "said"), [(False, "better"), (True, "worse")])
 def test_a_margin_says_what_is_equal_better_or_worse(tmp_path, lower, said):
     scores = {"base": [5.0, 5.01, 4.99], "same": [5.0, 5.01, 4.99], "high": [6.0, 6.01, 5.99], "wide": [4.0, 5.0, 6.0]}
-    options = RunsOptions(row=("h",), metric=("acc",), margin={"acc": 0.2}, lower_is_better=lower)
+    options = OPTIONS | {"margin": (("acc", 0.2),), "lower_is_better": lower}
     table = runs_table(write(tmp_path, *lines_of(scores)), options)
-    assert values(table, "acc.within.0.2") == ["", "equal", said, "undecided"]
+    assert values(table, "acc.difference.within.0.2") == ["", "equal", said, "undecided"]
 
 
 def test_one_run_a_row_has_no_test(tmp_path):
@@ -107,49 +117,132 @@ def test_one_run_a_row_has_no_test(tmp_path):
     assert any("says nothing about other seeds" in note for note in table.notes)
 
 
-def test_equal_numbers_are_no_error(tmp_path):
+def test_where_no_row_varies_there_is_no_test(tmp_path):
     table = runs_table(write(tmp_path, *lines_of({"base": [1.0, 1.0], "4": [1.0, 1.0], "8": [2.0, 2.0]})), OPTIONS)
-    assert values(table, "acc.difference.p") == [None, 1.0, 0.0]
+    assert values(table, "acc.difference") == [None, 0.0, 1.0]
+    for key in ("acc.difference.p", "acc.low", "acc.difference.low"):
+        assert values(table, key) == [None, None, None]
+    assert any("of base, 4, 8 give the same score" in note for note in table.notes)
 
 
 # --- Files
 
 
+def of_text(tmp_path, text, **options):
+    """The runs of a file with this text."""
+    path = tmp_path / "runs.csv"
+    path.write_bytes(text.encode())
+    return read_runs(path, ["h"], ["acc"], **options).runs
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    "text",
     [
-        (["\ufeffh,acc", "1,0.5", "1,1e-1"], [0.5, 0.1]),
-        (["h;acc", "1;0,5", "1;1.234,5"], [0.5, 1234.5]),
-        (["h;acc", "1;0,5", "1;12,25"], [0.5, 12.25]),
-        (["h\tacc", "1\t0,5", "1\t0,25"], [0.5, 0.25]),
-        (["h,acc", '1,"1,234.5"', '1,"12,000"'], [1234.5, 12000.0]),
-        (["h,acc", '1,"0,5"', '1,"1,25"'], [0.5, 1.25]),
-        (["h,acc,note", '1,0.5,"two\nlines, and ""quotes"""', "1,2,x"], [0.5, 2.0]),
-        (["h,acc", "", "1, 0.5 ", "1,NaN", "1,", "1,inf"], [0.5, None, None, None]),
+        "\ufeffh,acc|1,0.5|1,-2",
+        "h;acc; note|1;0.5;|1;-2;a, b",
+        "h\tacc|1\t+.5|1\t-2e0",
+        "sep=;|h;acc|1;0.5|1;-2",
+        '"SEP=,"|h,acc||1, 0.5 ||1, -2',
+        'note, acc,h,"a ""quoted""; heading"|"x, y",0.50,1,|"two|lines",-20E-1,1,\u2028',
     ],
 )
-def test_numbers_are_read_as_spreadsheets_write_them(tmp_path, lines, expected):
-    path = tmp_path / "runs.csv"
-    path.write_text("\r\n".join(lines))
-    assert [run.values["acc"] for run in read_runs(path, OPTIONS)] == expected
+def test_files_as_programs_write_them(tmp_path, text, end):
+    runs = of_text(tmp_path, text.replace("|", end))
+    assert [(run.row, run.values["acc"]) for run in runs] == [("1", 0.5), ("1", -2.0)]
 
 
-def test_equal_numbers_are_one_row_however_they_are_spelled(tmp_path):
-    table = runs_table(write(tmp_path, "0.1,1", "1e-1,2", "x,3", "x,4", heading="h,acc"), OPTIONS)
-    assert values(table, "name") == ["0.1", "x"] and values(table, "acc.n") == [2, 2]
+MISSING = ["", "NaN", "-nan", "+Infinity", "-INF", "1e400", "-1.#IND", "nan(ind)", "None", "N/A"]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_what_is_not_finite_is_a_run_without_a_number(tmp_path, missing):
+    assert [run.values["acc"] for run in of_text(tmp_path, f"h,acc\n1,{missing}\n1,3\n")] == [None, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0,5", 0.5), ("1.234,5", 1234.5), ("-1.300", -1300), (",25", 0.25), ("12", 12), ("1,5e-3", 0.0015)],
+)
+def test_decimal_commas_are_read_where_the_option_says_so(tmp_path, text, value):
+    (run,) = of_text(tmp_path, f'h;acc\n1;"{text}"\n', decimal_comma=True)
+    assert run.values["acc"] == value
+
+
+NO_NUMBERS = ["0,5", "1,234.5", "12,000", "85%", "1_000", "0x10", "5ms", "1e", ".", "٣", "five"]
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        *((text, False) for text in NO_NUMBERS),
+        *((text, True) for text in ("0.5", "1.23", "1,234.5", "1.2345", "1,2,3")),
+    ],
+)
+def test_what_is_no_number_is_refused_with_its_place_and_a_remedy(tmp_path, text, option):
+    path = write(tmp_path, "1,7", f'1,"{text}"', heading="h,acc")
+    said = refused(path, "--row=h", "--metric=acc", *["--decimal-comma"] * option)
+    assert f"line 3: acc = {text}: must be" in said and ("--decimal-comma" in said) == ("," in text or option)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "0.1 1e-1 .1",
+        "1.1 1.10",
+        "1_2 12",
+        "7e12345 31e9876",
+        "007 7",
+        "True TRUE",
+        "nan NaN inf",
+        f"{2**63} {2**63 + 1}",
+    ],
+)
+def test_a_name_is_the_text_that_stands_in_the_file(tmp_path, names):
+    lines = [f"{name},1" for name in names.split()]
+    assert [run.row for run in of_text(tmp_path, "\n".join(["h,acc", *lines]))] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "are_one"),
+    [("1 01", True), ("1 1.0", True), ("1 -1", False), ("a A", False), (f"{2**63} {2**63 + 1}", False)],
+)
+def test_whole_seeds_are_numbers(tmp_path, seeds, are_one):
+    path = write(tmp_path, *(f"a,{seed},1" for seed in seeds.split()), heading="h,seed,acc")
+    words = [path, "--row=h", "--metric=acc", "--seed=seed"]
+    assert "lines 2 and 3" in refused(*words) if are_one else printed(*words)
 
 
 def test_a_run_without_a_number_is_counted_and_named(tmp_path):
-    table = runs_table(write(tmp_path, *lines_of(), "x,crashed,8,0.1,9,"), OPTIONS)
+    table = runs_table(write(tmp_path, *lines_of(), "x,finished,8,0.1,9,"), OPTIONS)
     assert values(table, "acc.n") == [3, 3, 3]
     assert next(column.cells for column in table.columns if column.name == "runs") == ["3", "3", "3/4"]
     assert any("8 (line 11)" in note for note in table.notes)
 
 
+@pytest.mark.parametrize("heading", ["State", "status"])
+def test_runs_that_did_not_finish_or_have_no_name_are_left_out_and_counted(tmp_path, heading):
+    left = ["crashed,8,no number", "Failed,8,9", "KILLED,8,9", "running,8,9", "finished,,9"]
+    path = write(tmp_path, "FINISHED,8,1", *left, "finished,8,3", heading=f"{heading},h,acc")
+    table = runs_table(path, OPTIONS)
+    assert values(table, "acc.mean") == [2.0]
+    (note,) = (note for note in table.notes if "5 runs" in note)
+    assert all(f"1 {why}" in note for why in ("crashed", "failed", "killed", "running", "without a name"))
+    path = write(tmp_path, *["crashed,8,1"] * 5, heading="State,h,acc")
+    assert "5 crashed" in refused(path, "--row=h", "--metric=acc")
+
+
+def test_a_heading_with_a_comma_can_be_named_as_the_message_says(tmp_path):
+    path = write(tmp_path, "base,1", "base,2", heading='h,"acc ""a"" (val, top-1)"')
+    said = refused(path, "--row=h", '--metric=acc "a" (val')
+    assert (quoted := '"acc ""a"" (val, top-1)"') in said
+    assert "1.5" in printed(path, "--row=h", f"--metric={quoted}", "--format=csv")
+
+
 def test_many_runs_are_read_in_a_moment(tmp_path):
     rng = np.random.default_rng(1)
     path = write(tmp_path, *lines_of({f"h{i}": rng.normal(i, 1, 1250).round(4) for i in range(8)}))
-    table = runs_table(path, RunsOptions(row=("h",), metric=("acc",), base="h0"))
+    table = runs_table(path, OPTIONS | {"base": "h0"})
     assert values(table, "acc.n") == [1250] * 8 and all(p < 0.05 for p in values(table, "acc.difference.p")[1:])
 
 
@@ -178,15 +271,48 @@ def test_mistakes_are_one_line(tmp_path, words, named):
     ("text", "named"),
     [
         ("", "a line for each run"),
+        ("\n \n", "a line for each run"),
         ("h,acc\n", "a line for each run"),
-        ("h,acc\n1,2,3\n", "line 2"),
-        ("h,acc\n\xff", "UTF-8"),
+        ("h,acc\n1,2\n1,2,3\n", "line 3"),
+        ("h,acc\n1\n", "line 2"),
+        ('h,acc,n\n1,2,"two\nlines"\n1,2\n', "line 4"),
+        ('h,acc\n1,"2\n1,3\n', "line 2"),
+        (f"h,acc\n1,{'2' * 200_000}\n", "line 2"),
+        ("h,acc\n1,2\n\xff,2", "line 3"),
+        ("h,acc\n1,2\0", "line 2"),
+        ("acc,h,acc\n1,2,3\n", "columns 1 and 3"),
+        ("h,acc\nbase,1\nBaseline,2\n", "--base"),
+        ("Step,h,acc,acc__MIN,acc__MAX\n1,2,3,3,3\n", "each step"),
+        ("h,epoch,acc\na,0,1\na,1,2\na,0,1\na,1,2\na,2,2\nb,0,1\nb,1,2\n", "each step"),
+        ("Step,h,acc\n1,a,3\n1,b,3\n2,a,3\n2,b,3\n", "each step"),
     ],
+    ids=lambda text: text[:20].encode("unicode_escape").decode(),
 )
 def test_files_that_are_no_table_of_runs(tmp_path, text, named):
     path = tmp_path / "runs.csv"
     path.write_bytes(text.encode("latin-1"))
     assert named in refused(path, "--row=h", "--metric=acc")
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    """Nothing is read from a device, which may have no end."""
+    (tmp_path / "endless.csv").symlink_to("/dev/zero")
+    (tmp_path / "folder.csv").mkdir()
+    for name in ("endless.csv", "folder.csv", "missing.csv"):
+        assert name in refused(tmp_path / name, "--row=h", "--metric=acc")
+
+
+def test_steps_of_finished_runs_are_no_chart(tmp_path):
+    """Trainings that stopped early ended at different steps."""
+    path = write(tmp_path, "a,10,1", "a,12,2", "b,8,1", "b,11,2", heading="h,_step,acc")
+    assert values(runs_table(path, OPTIONS), "acc.n") == [2, 2]
+    path = write(tmp_path, *(f"{step},{step}" for step in (10, 20) for _ in range(3)), heading="step,acc")
+    assert values(runs_table(path, {"row": ("step",), "metric": ("acc",)}), "acc.n") == [3, 3]
+
+
+def test_two_rows_of_one_name_are_refused(tmp_path):
+    path = write(tmp_path, "x b=y,z,1", "x,y b=z,2", heading="a,b,acc")
+    assert "line 3" in refused(path, "--row=a,b", "--metric=acc")
 
 
 def test_each_run_as_a_row_is_refused(tmp_path):
@@ -210,7 +336,7 @@ def test_every_format_has_the_table(tmp_path):
     (first, *_) = csv.DictReader(io.StringIO(printed(*words, "--format=csv")))
     assert first["name"] == "1" and float(first["acc.mean"]) == pytest.approx(0.9)
     assert len(json.loads(printed(*words, "--format=json"))["rows"]) == 3
-    several = page_columns(runs_table(path, RunsOptions(row=("h",), metric=("acc", "seed"), base="1")))
+    several = page_columns(runs_table(path, {"row": ("h",), "metric": ("acc", "seed"), "base": "1"}))
     assert [one.column.name for one in several if not one.folded][:3] == ["row", "acc", "Δ acc"]
     assert {one.below.name for one in several if one.below} >= {"acc 95 %", "seed 95 %"}
     page = printed(*words, "--format=html").strip()
@@ -232,10 +358,13 @@ class FakeApi:
             raise ConnectionError("no answer")
         return [
             SimpleNamespace(
-                name=f"{h}-{s}", state="finished", config={"h": h, "seed": s}, summary={"acc": acc, "_step": 9}
+                name=f"{h}-{s}",
+                state="crashed" if s == 4 else "finished",
+                config={"h": h, "seed": s, "lr": 0.1, "model": {"width": 8}},
+                summary={"acc": acc, "_step": 9, "lr": 1e-5, "val/acc": {"max": acc}},
             )
             for h, values in SCORES.items()
-            for s, acc in enumerate(values)
+            for s, acc in enumerate([*values[:3], 0.0], start=1)
         ]
 
 
@@ -244,6 +373,12 @@ def test_runs_of_a_group_online_make_the_same_table(tmp_path, monkeypatch):
     words = ["--row=h", "--metric=acc", "--seed=seed", "--base=1", "--format=csv"]
     online, local = printed("wandb://me/project/group", *words), printed(write(tmp_path, *lines_of()), *words)
     assert online == local and FakeApi.asked[-1][0] == "me/project" and "group" in str(FakeApi.asked[-1][1])
+    address = "wandb://me/project/group"
+    notes = json.loads(printed(address, *words[:-1], "--format=json"))["notes"]
+    assert any("3 runs left out: 3 crashed" in note for note in notes)
+    assert "summary.lr" in refused(address, "--row=lr", "--metric=acc")
+    nested = printed(address, "--row=h,model.width,config.lr", "--metric=val/acc.max,summary.lr", "--format=csv")
+    assert "h=4 model.width=8 config.lr=0.1,0.93" in nested and "1e-05" in nested
     for group, named in (("nothing", "no runs"), ("broken", "no answer")):
         assert named in refused(f"wandb://me/project/{group}", *words)
 

@@ -25,24 +25,18 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from transformer_pl.report import moderation
-from transformer_pl.report.moderation import Prior, SeedVariance, variance_of
-from transformer_pl.task import Measure
-from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
+from transformer_pl.table import moderation
+from transformer_pl.table.moderation import Prior, SeedVariance, variance_of
 
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
 POWER = 0.8  # of `Estimate.detectable`
+ROUNDING = 1e-6  # of a score: two that differ by less differ by how numbers are rounded
 DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Corpus scores of sums
-
-
-def loss(sums: np.ndarray) -> np.ndarray:
-    """Nats per token, the logarithm of perplexity. sums (..., 2): nats, tokens."""
-    return sums[..., 0] / sums[..., 1]
 
 
 class Metric(NamedTuple):
@@ -53,15 +47,6 @@ class Metric(NamedTuple):
     reference_column: int  # its numbers depend on the references alone: if they differ, the sentences do
     lowest: float  # the lowest value that the score can have
     highest: float
-
-
-LOSS = Metric(loss, LOSS_COLUMNS, -1, 0.0, math.inf)
-
-
-def of_measure(measure: Measure) -> Metric:
-    """The score that a task compares rows by."""
-    columns = slice(None) if measure.of_loss else SCORE_COLUMNS
-    return Metric(measure.of_sums, columns, SCORE_COLUMNS.stop - 1, 0.0, measure.highest)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -109,11 +94,11 @@ class Estimate(NamedTuple):
         return float(self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom))
 
     @property
-    def p_value(self) -> float:
+    def p_value(self) -> float | None:
         """The two-sided test of a true value of zero: 2 P(T > |value| / SE) for Student's T; without degrees of
-        freedom, twice the tail of `moderation.upper_tail`."""
+        freedom, twice the tail of `moderation.upper_tail`. None where nothing varies, which says nothing of chance."""
         if not self.standard_error:
-            return float(self.value == 0)
+            return None
         if self.degrees_of_freedom is None:
             return 2 * moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
         return 2 * float(stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
@@ -153,6 +138,16 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
 def shares_weights(row: Sample, base: Sample) -> bool:
     """Whether a row evaluates the trained weights of base, seed by seed."""
     return bool(row.weights) and list(row.weights) == list(base.weights)
+
+
+def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
+    """Whether the scores of rows, times their weights, cancel each other in every seed up to ROUNDING.
+
+    Scores are compared in their order, as far as all rows have them.
+    """
+    seeds = min(len(row.scores) for _, row in weighted_rows)
+    scores = np.array([weight * row.scores[:seeds] for weight, row in weighted_rows])
+    return bool((abs(scores.sum(0)) <= ROUNDING * abs(scores).sum(0) / 2).all())
 
 
 def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None) -> Estimate:
@@ -219,11 +214,13 @@ def _interaction_mean_square(pseudo: np.ndarray) -> float:
 class RowComparison(NamedTuple):
     """The statistics of one metric of a row."""
 
-    row_mean: Estimate
-    difference: Estimate | None  # to base; None for base itself, and where the two cannot be compared
+    row_mean: Estimate | None  # None where nothing varies, so that nothing is known of its error
+    difference: Estimate | None  # to base; None for base itself, and where the two are not compared
     p_value: float | None  # of the difference, corrected for the tested rows
     is_outlier: bool = False  # its variance from seed to seed is far from those of the other rows
     shares_weights: bool = False  # with base: they are compared within each seed
+    is_rounding: bool = False  # in every seed its score is base's, but for rounding
+    is_constant: bool = False  # its several seeds all have the same score
 
 
 def compare_rows(
@@ -244,7 +241,8 @@ def compare_rows(
     `correct`).
 
     A row has no difference from base if it was measured on other sentences, or if `same_dataset` says so. It has none
-    either if one of the two has one seed and the other several, because one seed does not show how far a row spreads.
+    either if one of the two has one seed and the other several, because one seed does not show how far a row spreads;
+    if it equals base to rounding in every seed (`is_rounding`); or if the difference has no variance at all.
 
     Rows that share the weights of base are compared with it within each seed. Their trainings are those of base, so
     they do not count once more for the other rows' variances.
@@ -281,29 +279,42 @@ def compare_samples(
     shared = [bool(row and of_base and row is not of_base and shares_weights(row, of_base)) for row in samples]
     prior = seed_prior([row for row, is_shared in zip(samples, shared, strict=True) if row and not is_shared])
     most = highest - lowest
-    means = [row and estimate(row, prior)._replace(lowest=lowest, highest=highest) for row in samples]
     tested = {
         i: row
         for i, row in enumerate(samples)
         if row and of_base and i != base and (not same_dataset or same_dataset[i]) and _are_comparable(row, of_base)
     }
-    corrected = correct([*tested.values()], of_base, prior, most) if of_base and tested else []
-    differences = dict(zip(tested, corrected, strict=True))
+    differences: dict[int, tuple[Estimate, float | None]] = {}
+    if of_base and tested:
+        differences = dict(zip(tested, correct([*tested.values()], of_base, prior, most), strict=True))
     comparisons: list[RowComparison | None] = []
-    for i, (row, row_mean) in enumerate(zip(samples, means, strict=True)):
-        is_outlier = bool(prior and row and len(row.scores) > 1 and _seed_variance(row) in prior.outliers)
-        to_base, p_value = differences.get(i, (None, None))
-        is_shared = shared[i] and to_base is not None
-        comparisons.append(row_mean and RowComparison(row_mean, to_base, p_value, is_outlier, is_shared))
+    for i, row in enumerate(samples):
+        if row is None:
+            comparisons.append(None)
+            continue
+        row_mean = estimate(row, prior)._replace(lowest=lowest, highest=highest)
+        change, p_value = differences.get(i, (None, None))
+        comparisons.append(
+            RowComparison(
+                row_mean if row_mean.standard_error else None,
+                change if p_value is not None else None,
+                p_value,
+                bool(prior and len(row.scores) > 1 and _seed_variance(row) in prior.outliers),
+                shared[i] and p_value is not None,
+                bool(of_base and i in tested and is_rounding([(1, row), (-1, of_base)])),
+                len(row.scores) > 1 and np.ptp(row.scores) == 0,
+            )
+        )
     return comparisons
 
 
 def correct(
     rows: Sequence[Sample], base: Sample, prior: Prior | None = None, most: float = math.inf
-) -> list[tuple[Estimate, float]]:
+) -> list[tuple[Estimate, float | None]]:
     """The difference of each row from base, with its p-value, both corrected for the number of rows.
 
-    most: the largest difference that is possible.
+    most: the largest difference that is possible. A difference that is only rounding, or has no variance, is not
+    tested: it has no p-value, and does not count in the correction. The order of the rows has no meaning.
 
     The test steps down from the smallest p (Westfall and Young 1993, algorithm 2.8). The i-th smallest becomes the
     probability that, if no row differed, any of the p-values from the i-th on would be as small. It is never below the
@@ -312,51 +323,71 @@ def correct(
     finds has an interval that ends at zero.
     """
     differences = [difference(row, base, prior) for row in rows]
-    return _stepped_down(differences, _levels_by_chance(rows, base, differences), most)
+    tested = [i for i in _in_order(rows) if differences[i].standard_error]
+    tested = [i for i in tested if not is_rounding([(1, rows[i]), (-1, base)])]
+    if not tested:
+        return [(estimate, None) for estimate in differences]
+    by_chance = _levels_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
+    return _stepped_down(differences, tested, by_chance, most)
+
+
+def _in_order(rows: Sequence[Sample]) -> list[int]:
+    """The indices of the rows in an order that depends on their numbers alone, so that the same errors are drawn for a
+    row wherever it stands."""
+    return sorted(range(len(rows)), key=lambda i: (rows[i].scores.tolist(), rows[i].pseudo.mean(0).tolist()))
 
 
 def contrasts(
     rows: Sequence[Sample], weights: np.ndarray, prior: Prior | None = None, most: float = math.inf
-) -> list[tuple[Estimate, float]]:
+) -> list[tuple[Estimate, float | None]]:
     """Sums of the rows' scores with the weights (contrasts, rows), and their p-values, corrected as by `correct`.
 
     The rows have several seeds each, and were measured on the same sentences. The errors of all rows are drawn jointly:
     contrasts that share a row share its error.
     """
-    estimates = [_combine([(w, row) for w, row in zip(line, rows, strict=True) if w], prior) for line in weights]
+    order = _in_order(rows)
+    rows, weights = [rows[i] for i in order], weights[:, order]
+    summed = [[(w, row) for w, row in zip(line, rows, strict=True) if w] for line in weights]
+    estimates = [_combine(weighted_rows, prior) for weighted_rows in summed]
     if all(len(estimate.parts) == 2 for estimate in estimates):  # few seeds in many pairs: Satterthwaite finds too much
         estimates = [estimate._replace(degrees_of_freedom=None) for estimate in estimates]
+    tested = [i for i, one in enumerate(estimates) if one.standard_error and not is_rounding(summed[i])]
+    if not tested:
+        return [(estimate, None) for estimate in estimates]
+    weights = weights[tested]
     rng = np.random.default_rng(1)
     sentence_means = np.array([row.pseudo.mean(0) for row in rows])
     covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
     errors = rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd") @ weights.T
     drawn = np.einsum("cr,rs,cs->c", weights, covariance, weights)  # the variance of these errors
-    by_sentences = np.array([estimate.variance_by_sentences for estimate in estimates])
+    by_sentences = np.array([estimates[i].variance_by_sentences for i in tested])
     errors *= np.sqrt(by_sentences / np.maximum(drawn, np.finfo(float).tiny))
     variances, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
     errors += (np.sqrt(variances) * rng.standard_t(freedoms, (DRAWS, len(rows)))) @ weights.T
-    return _stepped_down(estimates, stats.rankdata(-abs(errors), axis=0) / DRAWS, most)
+    return _stepped_down(estimates, tested, stats.rankdata(-abs(errors), axis=0) / DRAWS, most)
 
 
-def _stepped_down(differences: Sequence[Estimate], by_chance: np.ndarray, most: float) -> list[tuple[Estimate, float]]:
-    """The estimates with their simultaneous intervals and corrected p-values (see `correct`).
+def _stepped_down(
+    estimates: Sequence[Estimate], tested: Sequence[int], by_chance: np.ndarray, most: float
+) -> list[tuple[Estimate, float | None]]:
+    """The estimates; those at the indices `tested` with simultaneous intervals and corrected p-values (see `correct`).
 
-    by_chance (DRAWS, estimates): p-values where nothing differs.
+    by_chance (DRAWS, tested): p-values where nothing differs.
     """
-    p_values = np.array([estimate.p_value for estimate in differences])
-    order = np.argsort(p_values)
+    p_values = np.array([estimates[i].p_value for i in tested])
+    order = np.argsort(p_values, kind="stable")
     by_chance = by_chance[:, order]
     least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # least of this row and those with larger p
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
     corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
     level = 1 - np.sort(least[:, 0])[math.ceil((1 - LEVEL) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
-    results = []
-    for estimate, p in zip(differences, corrected, strict=True):
+    results: list[tuple[Estimate, float | None]] = [(estimate, None) for estimate in estimates]
+    for i, p in zip(tested, corrected, strict=True):
         lowest, highest = -most, most
         if p < 1 - LEVEL:  # the interval of a row that is found does not cross zero
-            lowest, highest = (0.0, most) if estimate.value > 0 else (-most, 0.0)
-        results.append((estimate._replace(level=float(level), lowest=lowest, highest=highest), float(p)))
+            lowest, highest = (0.0, most) if estimates[i].value > 0 else (-most, 0.0)
+        results[i] = estimates[i]._replace(level=float(level), lowest=lowest, highest=highest), float(p)
     return results
 
 

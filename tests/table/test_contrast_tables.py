@@ -9,14 +9,12 @@ import pytest
 import tiny_trials
 
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.contrast_tables import Compared as ComparedRows
-from transformer_pl.report.contrast_tables import factors_table, find_factors, pairs_table
-from transformer_pl.report.rows import RowResults
-from transformer_pl.report.runs_table import RunsMetric
-from transformer_pl.report.statistics import Sample, contrasts, seed_prior
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.table.contrast_tables import factors_table, find_factors, pairs_table
+from transformer_pl.table.rows import Measure, Row
+from transformer_pl.table.statistics import Sample, contrasts, seed_prior
 
-MEASURE = RunsMetric("score", 2, False)
+MEASURE = Measure("score", "score", 2)
 
 
 def drawn(rng, means, seeds=4, spread=0.5, n=100):
@@ -28,13 +26,21 @@ def drawn(rng, means, seeds=4, spread=0.5, n=100):
     return samples
 
 
-def compared(samples, names=None):
-    return ComparedRows(names or [f"r{i}" for i in range(len(samples))], samples, MEASURE, np.inf)
+def rows_of(samples, settings=None):
+    settings = settings or [{} for _ in samples]
+    return [
+        Row(name=f"r{place}", samples={"score": sample}, states=["done"] * len(sample.scores), settings=keys)
+        for place, (sample, keys) in enumerate(zip(samples, settings, strict=True))
+    ]
+
+
+def pairs(samples, **options):
+    return pairs_table(rows_of(samples), MEASURE, **options)
 
 
 def test_a_pair_is_the_difference_of_its_rows():
     samples = drawn(np.random.default_rng(1), [0, 0, 5, 5.2])
-    table, records = pairs_table(compared(samples)), pairs_table(compared(samples), as_records=True).records
+    table, records = pairs(samples), pairs(samples, as_records=True).records
     assert [(one["row"], one["other"]) for one in records] == [(f"r{i}", f"r{j}") for i in range(4) for j in range(i)]
     means = {f"r{i}": sample.scores.mean() for i, sample in enumerate(samples)}
     for one in records:
@@ -59,7 +65,7 @@ def test_all_intervals_of_pairs_hold_the_true_differences(rows, spreads):
     for _ in range(tries):
         samples = [drawn(rng, [mean], 3, rng.uniform(*spreads))[0] for mean in true]
         samples = [sample._replace(references=()) for sample in samples]
-        found = pairs_table(compared(samples), as_records=True).records
+        found = pairs(samples, as_records=True).records
         differences = {(f"r{i}", f"r{j}"): true[i] - true[j] for i in range(rows) for j in range(i)}
         exact = [(one, differences[one["row"], one["other"]]) for one in found]
         held += all(one["difference.low"] <= truth <= one["difference.high"] for one, truth in exact)
@@ -69,7 +75,26 @@ def test_all_intervals_of_pairs_hold_the_true_differences(rows, spreads):
 
 def test_too_many_rows_for_pairs():
     with pytest.raises(InputError, match="41"):
-        pairs_table(compared(drawn(np.random.default_rng(1), [0] * 41)))
+        pairs(drawn(np.random.default_rng(1), [0] * 41))
+
+
+def test_rows_that_lack_a_seed_or_have_other_sentences_are_refused_by_name():
+    samples = drawn(np.random.default_rng(1), [0, 1, 2])
+    other = samples[2]._replace(references=np.ones(100))
+    one_seed = Sample(samples[1].scores[:1], samples[1].pseudo[:1])
+    lacks = rows_of(samples)
+    lacks[0] = Row(name="r0", samples=lacks[0].samples, states=["done", "failed"])
+    for rows, wrong in ((rows_of([*samples[:2], other]), "r2"), (rows_of([samples[0], one_seed]), "r1"), (lacks, "r0")):
+        with pytest.raises(InputError, match=f"`{wrong}`"):
+            pairs_table(rows, MEASURE)
+
+
+def test_a_pair_that_differs_by_rounding_has_no_star():
+    samples = drawn(np.random.default_rng(1), [0, 5, 9])
+    near = Sample(samples[0].scores * (1 + 1e-9), samples[0].pseudo * (1 + 1e-9))
+    (pair, *others) = pairs([samples[0], near, *samples[1:]], as_records=True).records
+    assert pair["difference.p"] is pair["difference.low"] is None and all(one["difference.p"] for one in others)
+    assert pairs([samples[0], near]).summary == pairs([near, near]).summary
 
 
 def product(**factors):
@@ -100,20 +125,16 @@ def test_rows_that_are_no_product_are_refused(settings, named):
         find_factors(settings, 0)
 
 
-def effects_of(samples, settings, monkeypatch, **options):
-    """The table of factors of these samples, whatever rows they are of."""
-    from transformer_pl.report import contrast_tables
-
-    monkeypatch.setattr(contrast_tables, "row_settings", lambda config: config)
-    monkeypatch.setattr(contrast_tables, "compared_rows", lambda rows: compared(samples))
-    return factors_table([RowResults(one, [], []) for one in settings], 0, **options)
+def effects_of(samples, settings, **options):
+    """The table of factors of these samples."""
+    return factors_table(rows_of(samples, settings), MEASURE, **options)
 
 
-def test_effects_of_an_additive_table_add_up(monkeypatch):
+def test_effects_of_an_additive_table_add_up():
     settings = product(**{"model.h": [8, 4, 2], "model.p_drop": [0.1, 0.3]})
     means = [10 - one["model.h"] + (3 if one["model.p_drop"] == 0.3 else 0) for one in settings]
     samples = drawn(np.random.default_rng(2), means, spread=0.1)
-    table = effects_of(samples, settings, monkeypatch, margin=5.0)
+    table = effects_of(samples, settings, margin=5.0)
     records = {one["effect"]: one for one in table.records}
     for name, truth in (("h=4", 4), ("h=2", 6), ("p_drop=0.3", 3)):
         assert records[name]["kind"] == "main effect" and records[name]["difference.p"] < 0.05
@@ -124,20 +145,27 @@ def test_effects_of_an_additive_table_add_up(monkeypatch):
     crossed = records["h=4 with p_drop=0.3"]
     assert crossed["difference"] == pytest.approx(scores[3] - scores[2] - scores[1] + scores[0])
     assert crossed["difference.p"] > 0.05 and "add up within 5" in table.summary
-    assert "add up" not in effects_of(samples, settings, monkeypatch).summary
+    assert "add up" not in effects_of(samples, settings).summary
+    weights = [[-1 / 2, -1 / 2, 1 / 2, 1 / 2, 0, 0], [-1 / 2, -1 / 2, 0, 0, 1 / 2, 1 / 2], [-1 / 3, 1 / 3] * 3]
+    moderated = contrasts(samples, np.array(weights), seed_prior(samples))
+    found = [(one["difference.low"], one["difference.high"]) for one in table.records[:3]]
+    assert np.array(found) == pytest.approx(np.array([estimate.interval() for estimate, _ in moderated]))
+    widest = abs(crossed["difference"]) + (crossed["difference.high"] - crossed["difference.low"]) / 2
+    small = effects_of(samples, settings, margin=1.01 * abs(crossed["difference"]))
+    assert widest > 1.1 * abs(crossed["difference"]) and "cannot be excluded" in small.summary
 
 
-def test_an_interaction_is_found_and_said(monkeypatch):
+def test_an_interaction_is_found_and_said():
     settings = product(a=[0, 1], b=[0, 1])
-    table = effects_of(drawn(np.random.default_rng(2), [0, 1, 1, 9], spread=0.2), settings, monkeypatch, margin=50.0)
+    table = effects_of(drawn(np.random.default_rng(2), [0, 1, 1, 9], spread=0.2), settings, margin=50.0)
     assert "1 of 1 interactions" in table.summary
     assert table.records[-1]["difference.p"] < 0.05 and table.records[-1]["kind"] == "interaction"
 
 
-def test_of_three_factors_pairs_interact_on_the_mean_over_the_third(monkeypatch):
+def test_of_three_factors_pairs_interact_on_the_mean_over_the_third():
     settings = product(a=[0, 1], b=[0, 1], c=[0, 1])
     samples = drawn(np.random.default_rng(2), [one["a"] * one["b"] * 8.0 for one in settings], spread=0.1)
-    table = effects_of(samples, settings, monkeypatch)
+    table = effects_of(samples, settings)
     found = {one["effect"]: one for one in table.records if one["kind"] == "interaction"}
     assert [p["difference.p"] < 0.05 for p in found.values()] == [True, False, False]
     scores = np.array([sample.scores.mean() for sample in samples]).reshape(2, 2, 2).mean(2)

@@ -15,11 +15,8 @@ from matplotlib import pyplot as pyplot  # for Optuna's figures
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from transformer_pl.plan.plan import PlannedTrial
-from transformer_pl.report.cells import ScoredRow, significance_mark
-from transformer_pl.report.render import Table
-from transformer_pl.report.rows import TableRow
-from transformer_pl.trials.trial import Trial
+from transformer_pl.table.formats import Table
+from transformer_pl.table.rows import Contrast, PrintedTable
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart. Colours and markers change first from row to row, then the style of lines.
@@ -65,53 +62,41 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".svg")
 
 
-def draw_sweep_plots(planned: Sequence[PlannedTrial], table: Table) -> dict[str, Drawing]:
-    """Draw the figures of a sweep, by file name, as far as its results allow. planned: the trials of its rows."""
-    column = f"paper/{table.rows[0].results.measure.name}.difference"
-    perplexities: list[list[dict[int, float]]] = [[] for _ in table.rows]
-    for planned_trial in planned:
-        if planned_trial.trial.result():
-            perplexities[planned_trial.row].append(_perplexities(planned_trial.trial))
+def draw_sweep_plots(table: Table, perplexities: Sequence[Sequence[Mapping[int, float]]]) -> dict[str, Drawing]:
+    """Draw the figures of a sweep, by file name, as far as its results allow. perplexities: as for `curves`."""
+    contrasts = table.contrasts
     drawings = {
-        "differences": forest(table.rows, [record[column] for record in table.records]),
-        "curves_steps": curves(table.rows, perplexities),
-        "front_params": front(table.rows, "params", "parameters"),
-        "front_flops": front(table.rows, "flops", "training FLOPs"),
+        "differences": forest(contrasts, table.printed),
+        "curves_steps": curves(contrasts, perplexities),
+        "front_params": front(contrasts, "params", "parameters"),
+        "front_flops": front(contrasts, "flops", "training FLOPs"),
     }
     return {name: drawing for name, drawing in drawings.items() if drawing}
 
 
-def _perplexities(trial: Trial) -> dict[int, float]:
-    """The perplexity of each validation during the training, by step."""
-    lines = [line for line in trial.metrics() if "val/ppl" in line and line.get("kind") != "final"]
-    return {line["step"]: line["val/ppl"] for line in lines}
-
-
-def forest(rows: Sequence[ScoredRow], printed: Sequence[float | None]) -> Drawing | None:
+def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -> Drawing | None:
     """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
-    known = [
-        (break_name(row.title), value, row.score.difference.interval(), row.score, of_paper)
-        for row, of_paper in zip(rows, printed, strict=True)
-        if (value := row.difference()) is not None and row.score and row.score.difference
-    ]
+    known = [(one, one.estimate.interval()) for one in contrasts if one.difference is not None and one.estimate]
     if not known:
         return None
-    names, values, intervals, scores, of_paper = zip(*known, strict=True)
+    scores, intervals = zip(*known, strict=True)
+    names, values = [break_name(one.row.title) for one in scores], [one.difference for one in scores]
+    of_paper = [printed.difference(one.row.printed) if printed else None for one in scores]
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
     axes = figure.subplots()
-    centres, measure = heights.cumsum() - heights / 2, rows[0].measure.title
+    centres, measure = heights.cumsum() - heights / 2, contrasts[0].measure.title
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
-    faces = [COLOURS[1] if significance_mark(score) else "white" for score in scores]
+    faces = [COLOURS[1] if one.is_found else "white" for one in scores]
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    usual = [end for interval, score in zip(intervals, scores, strict=True) if not score.is_outlier for end in interval]
+    usual = [end for one, interval in known if not one.is_outlier for end in interval]
     if len(usual) < 2 * len(scores):  # one row with a wide interval would make all others small
         shown = np.array([*usual, *values, *(value for value in of_paper if value is not None)])
         axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
     marks = "filled: p < 0.05" + ("; cross: paper" if any(value is not None for value in of_paper) else "")
-    base = next((row.title for row in rows if row.is_base), "base").removesuffix(" (reference)")
+    base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
     axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
@@ -119,25 +104,25 @@ def forest(rows: Sequence[ScoredRow], printed: Sequence[float | None]) -> Drawin
     return Drawing("Differences from base", figure, DIFFERENCES)
 
 
-def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int, float]]]) -> Drawing | None:
+def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mapping[int, float]]]) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
     perplexities: of every row for each finished seed, by step; a row whose seeds share no step is left out. The final
     value is a star. None where nothing is known.
     """
-    known = [(row.results, [seed for seed in seeds if seed]) for row, seeds in zip(rows, perplexities, strict=True)]
-    drawn = [(results, by_seed) for results, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
+    known = [(one.row, [seed for seed in seeds if seed]) for one, seeds in zip(contrasts, perplexities, strict=True)]
+    drawn = [(row, by_seed) for row, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
     if not drawn:
         return None
-    figure, axes = _axes_beside_names([results.shown_name for results, _ in drawn])
+    figure, axes = _axes_beside_names([row.shown_name for row, _ in drawn])
     highest, start = 0.0, math.inf
-    for (results, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
-        final, end = fmean(results.values("val/ppl")), max(result.scored_step for result in results.done)
+    for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
+        final, end = fmean(row.values["val/ppl"]), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.array([[seed[step] for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
         highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
-        label = break_name(f"{results.shown_name}: {final:.2f}")
+        label = break_name(f"{row.shown_name}: {final:.2f}")
         axes.plot(
             common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
         )
@@ -152,21 +137,21 @@ def curves(rows: Sequence[TableRow], perplexities: Sequence[Sequence[Mapping[int
     return Drawing("Validation perplexity by steps", figure, CURVES)
 
 
-def front(rows: Sequence[TableRow], cost: str, unit: str) -> Drawing | None:
+def front(contrasts: Sequence[Contrast], cost: str, unit: str) -> Drawing | None:
     """The score against a cost; rows of the Pareto front are filled: no other is better at the same or a lower cost.
 
     cost: params or flops. None where the rows' costs are about equal.
     """
     points = {
-        row.results.shown_name: (getattr(row.results, cost), fmean(row.results.scores), row.score.row_mean.interval())
-        for row in rows
-        if row.score
+        one.row.shown_name: (getattr(one.row, cost), fmean(one.scores), one.mean.interval())
+        for one in contrasts
+        if one.mean
     }
     costs = [cost for cost, _, _ in points.values()]
     if not points or max(costs) < DIFFERS * min(costs):
         return None
     best: list[tuple[float, float]] = []
-    sign = -1 if rows[0].results.measure.lower_is_better else 1
+    sign = -1 if contrasts[0].measure.lower_is_better else 1
     for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -sign * point[1])):
         if not best or sign * y > sign * best[-1][1]:
             best.append((x, y))
@@ -176,7 +161,7 @@ def front(rows: Sequence[TableRow], cost: str, unit: str) -> Drawing | None:
         axes.plot([x, x], interval, color=look["color"], linewidth=0.8)
         look = look | {"linestyle": "none", "markerfacecolor": look["color"] if (x, y) in best else "white"}
         axes.plot(x, y, markersize=5, label=break_name(name), **look)
-    title = rows[0].results.measure.title
+    title = contrasts[0].measure.title
     axes.set(xlabel=unit, ylabel=title, xscale="log")
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     axes.legend(**BESIDE)

@@ -11,21 +11,21 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from transformer_pl.config import Config
-from transformer_pl.report import statistics as stats
-from transformer_pl.report.statistics import (
+from transformer_pl.report.rows import LOSS, loss, of_measure
+from transformer_pl.table import statistics as stats
+from transformer_pl.table.statistics import (
     Sample,
     compare_rows,
     correct,
     difference,
     estimate,
-    loss,
     sample,
     seed_prior,
 )
 from transformer_pl.tasks.translation import Translation, bleu
 
 pytestmark = pytest.mark.core
-METRIC = stats.of_measure(Translation.measure)
+METRIC = of_measure(Translation.measure)
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 
@@ -86,7 +86,7 @@ def test_an_interval_ends_where_the_score_does():
         low.difference.interval()[0] == -100
         and low.difference._replace(lowest=-math.inf, highest=0).interval()[0] < -100
     )
-    assert compare_rows([row], 0, stats.LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
+    assert compare_rows([row], 0, LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
 
 
 def test_one_seed_has_no_variance_by_seeds():
@@ -215,10 +215,10 @@ def test_rows_on_other_references_are_not_compared():
         other = row.copy()
         other[:, 3, column] += 1
         assert (compare_rows([base, other], 0, METRIC)[1].difference is not None) == compared
-    assert base.shape[2] + METRIC.reference_column == 9 and stats.LOSS.reference_column == -1
+    assert base.shape[2] + METRIC.reference_column == 9 and LOSS.reference_column == -1
     row[1, 3, 0] = math.nan
     assert compare_rows([base, row], 0, METRIC)[1] is None
-    assert compare_rows([base, row], 0, stats.LOSS)[1] is not None
+    assert compare_rows([base, row], 0, LOSS)[1] is not None
     two_sentences = [one[:, :2] for one in a_table(2, 2)]
     assert all(compare_rows(two_sentences, 0, METRIC))
 
@@ -330,7 +330,7 @@ def test_all_intervals_of_a_table_hold_whoever_shares_weights(seeds, monkeypatch
         rows = list(shared(rng, 6, seeds, 60, truth[:6], own))
         of_sentences = (rows[0] - rows[0].mean(1, keepdims=True)).mean(0)
         rows += [shared(rng, 0, seeds, 60, [])[0] + of_sentences for _ in range(4)]
-        compared = compare_rows(rows, 0, stats.LOSS, weights=weights)
+        compared = compare_rows(rows, 0, LOSS, weights=weights)
         ends = [one.difference.interval() for one in compared[1:]]
         covered += all(low <= gap <= high for (low, high), gap in zip(ends, truth, strict=True))
         assert [one.shares_weights for one in compared] == [False] + [True] * 6 + [False] * 4
@@ -419,11 +419,68 @@ def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
 
 
 def test_no_spread_and_one_sentence_are_no_errors():
-    """Warnings are errors here. One sentence tells nothing of others, so there is no comparison by it."""
-    constant = np.full((2, 4, 12), 3.0)
-    row, other = stats.compare_rows([constant, constant], 0, METRIC)
-    assert row.row_mean.standard_error == 0 and other.difference.value == 0 and other.p_value == 1
-    constant[:, :, 0] = 2.0  # of the n-grams that match
-    assert stats.compare_rows([constant, np.full((2, 4, 12), 3.0)], 0, METRIC)[1].p_value == 0
+    """Warnings are errors here. Where nothing varies, nothing is known of chance; nor is it by one sentence."""
+    constant, other = np.full((2, 4, 12), 3.0), np.full((2, 4, 12), 3.0)
+    other[:, :, 0] = 2.0  # of the n-grams that match
+    for row in stats.compare_rows([constant, other, constant], 0, METRIC):
+        assert row.is_constant and row.row_mean is row.difference is row.p_value is None
     for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
         assert stats.compare_rows(rows, 0, METRIC) == [None, None]
+
+
+# --- What is no difference
+
+
+def of_seeds(scores):
+    """A row of which only the scores by seed are known."""
+    return stats.sample_of_seeds(scores)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_rows_that_differ_by_rounding_are_not_tested(seeds):
+    """In every seed, and they do not count in the correction of the others."""
+    base, one, other = (sample(row[:seeds, :, METRIC.columns], METRIC.score) for row in a_table(3, 3))
+    for factor, is_rounding in ((1 + 1e-8, True), (1 + 1e-5, False)):
+        near = Sample(base.scores * factor, base.pseudo * factor)
+        compared = stats.compare_samples([base, one, near, other], 0)
+        assert [row.is_rounding for row in compared] == [False, False, is_rounding, False]
+        for known in (compared[2].difference, compared[2].p_value):
+            assert (known is None) == is_rounding
+        together, alone = correct([one, near, other], base), correct([one, other], base)
+        assert ([together[0], together[2]] == alone) == is_rounding
+    near = Sample(base.scores * [*[1.0] * (seeds - 1), 1.01], one.pseudo)  # one seed differs
+    assert correct([near], base)[0][1] is not None
+
+
+def test_where_other_rows_vary_a_row_without_spread_has_their_variance():
+    rng = np.random.default_rng(3)
+    rows = [of_seeds(rng.normal(mean, 0.5, 3)) for mean in range(6)]
+    rows[1:1] = [of_seeds([50.0] * 3)]
+    constant = stats.compare_samples(rows, 0)[1]
+    assert constant.is_constant and constant.p_value < 0.05 and constant.row_mean.standard_error > 0
+
+
+def test_the_order_of_rows_changes_no_number():
+    rng = np.random.default_rng(12)
+    rows = [of_seeds(rng.normal(mean, 0.7, 3)) for mean in (0, 0, 1, 1.5, 2, 0.5)]
+    rows[1:1] = [rows[1]]  # two rows with the same numbers
+    orders = [[0, *(1 + rng.permutation(len(rows) - 1))] for _ in range(4)]
+    expected = stats.compare_samples(rows, 0)
+    for order in orders:
+        assert stats.compare_samples([rows[i] for i in order], 0) == [expected[i] for i in order]
+    del rows[2]
+    orders, weights = [rng.permutation(len(rows)) for _ in range(3)], rng.normal(size=(4, len(rows)))
+    (expected, *others) = [
+        stats.contrasts([rows[i] for i in order], weights[:, order], seed_prior(rows)) for order in orders
+    ]
+    for found in others:
+        assert [p for _, p in found] == pytest.approx([p for _, p in expected], abs=1e-12)
+
+
+def test_the_interval_of_a_rank_correlation_is_bonett_and_wright_s():
+    ours = np.arange(10.0)
+    theirs = [1, 0, 2, 4, 3, 5, 7, 6, 9, 8]
+    r, interval = stats.rank_correlation(ours, theirs)
+    assert r == pytest.approx(1 - 6 * 8 / 990)  # eight ranks differ, each by one
+    width = 1.959964 * math.sqrt((1 + r**2 / 2) / 7)
+    assert interval == pytest.approx((math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)))

@@ -25,6 +25,7 @@ from scipy import optimize, special, stats
 
 CAUTION = 0.6  # the confidence of the bound on how much the rows' variances differ
 FEWEST_ROWS = 5  # rows with several seeds: fewer say too little about how much their spreads differ
+FEWEST_ALIKE = 3  # of these rows, those that are no outliers
 MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
 LEAST_FREEDOM, MOST_FREEDOM = 0.2, 20.0  # of the law that outliers are found by
 OUTLIER_LEVEL = 0.05  # of the test for outliers
@@ -61,21 +62,23 @@ def variance_of(values: Sequence[float] | np.ndarray) -> float:
 
 
 def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
-    """The law of the rows' variances from seed to seed; None for fewer than FEWEST_ROWS.
+    """The law of the rows' variances from seed to seed; None for fewer than FEWEST_ROWS, of which FEWEST_ALIKE must
+    be no outliers.
 
     log s^2 has the mean log sigma^2 + digamma(d/2) - log(d/2), and chance contributes trigamma(d/2) to its variance.
     The rest of its variance over the rows is that of log sigma^2, which is trigamma(d0/2). Rows that do not vary at
-    all are left out, and so are the outliers.
+    all are left out, and so are the outliers. The order of the rows has no meaning.
     """
-    outliers = find_outliers(rows)
-    varying = [row for row in rows if row.variance > 0 and row not in outliers]
-    if len(varying) < FEWEST_ROWS:
+    varying = sorted(row for row in rows if row.variance > 0)
+    outliers = find_outliers(varying)
+    alike = [row for row in varying if row not in outliers]
+    if len(varying) < FEWEST_ROWS or len(alike) < FEWEST_ALIKE:
         return None
-    variances, freedoms = np.array(varying).T
+    variances, freedoms = np.array(alike).T
     centred = np.log(variances) - special.digamma(freedoms / 2) + np.log(freedoms / 2)
     by_chance = special.polygamma(1, freedoms / 2).mean()
     kurtosis = special.polygamma(3, freedoms / 2).mean() / by_chance**2  # of log chi-square, beyond the normal law's
-    informative = 2 * len(varying) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
+    informative = 2 * len(alike) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
     most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - CAUTION, informative)
     freedom = 2 * inverse_trigamma(most - by_chance, freedoms.sum() / 2)
     return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom, outliers)

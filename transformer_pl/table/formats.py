@@ -3,7 +3,10 @@
 import csv
 import io
 import json
+import math
 import re
+import textwrap
+import unicodedata
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,12 +17,12 @@ from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from transformer_pl.runtime.errors import InputError, shown, suggestion
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.terminal import UNBROKEN
-from transformer_pl.trials.records import finite_or_none
 
 LEGEND = "What the columns mean: report.html (--format html)."  # the note for those who have the page
 LATEX_WIDTH = 100  # characters of a line of a table, which fit a page in small print
+LATEX_NAME = 34  # characters of a line of a row's name in LaTeX
 NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones take several lines
 
 
@@ -45,9 +48,10 @@ class Table(NamedTuple):
 
     all_columns: Sequence[Column]  # also those that are empty
     notes: Sequence[str] = ()
-    rows: Sequence[Any] = ()  # what all this is made from; empty for the table of a search
+    contrasts: Sequence[Any] = ()  # of each row, in the main measure; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
     headings: Mapping[int, str] = MappingProxyType({})  # headings between rows, by the place of the row below
+    printed: Any = None  # the `PrintedTable` beside it
 
     @classmethod
     def of_records(cls, records: Sequence[dict[str, Any]]) -> "Table":
@@ -70,8 +74,8 @@ class Table(NamedTuple):
         """The table with these columns for people, in this order. Raises an InputError for unknown ones."""
         known = {column.name: column for column in self.columns}
         if unknown := [name for name in names if name not in known]:
-            wrong = [f"--columns {shown(name)}: is no column{suggestion(name, known)}" for name in unknown]
-            raise InputError(*wrong)
+            listed = ", ".join(known)
+            raise InputError(*(f"--columns {shown(name)}: is no column; there are: {listed}" for name in unknown))
         rest = [column._replace(name="") for column in self.all_columns if column.name not in names]
         return self._replace(all_columns=[*(known[name]._replace(drop_rank=None) for name in names), *rest])
 
@@ -106,14 +110,13 @@ class Table(NamedTuple):
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
         columns = [
-            [column.name, "-:" if place else ":-", *(cell.replace("|", "\\|") for cell in column.cells)]
+            [_markdown(column.name), "-:" if place else ":-", *map(_markdown, column.cells)]
             for place, column in enumerate(self.columns)
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
         for place, heading in sorted(self.headings.items(), reverse=True):
-            escaped = heading.replace("|", "\\|")
-            table.insert(2 + place, f"| **{escaped}** |{' |' * (len(columns) - 1)}")
-        return "\n".join([*self.opening, *table, "", *(f"- {note}" for note in self.notes)]) + "\n"
+            table.insert(2 + place, f"| **{_markdown(heading)}** |{' |' * (len(columns) - 1)}")
+        return "\n".join([*map(_markdown, self.opening), *table, "", *(f"- {_markdown(n)}" for n in self.notes)]) + "\n"
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
@@ -123,32 +126,40 @@ class Table(NamedTuple):
         writer.writerows(records)
         return text.getvalue()
 
-    def latex(self, label: str = "results") -> str:
-        """A `table` with booktabs rules, with summary and notes as its caption, to be included by \\input.
+    def latex(self, label: str = "results", caption: str | None = None) -> str:
+        """A `table` with booktabs rules, to be included by \\input. It has the columns that a page has room for.
 
-        It has the columns that a page has room for. label: its name for \\ref, after `tab:`.
+        A table that is wider than a column of two takes both. label: its name for \\ref, after `tab:`. caption: its
+        caption; None: summary and notes.
         """
         columns = self.columns
         for last in sorted({column.drop_rank for column in columns if column.drop_rank is not None}):
-            if sum(2 + max(map(len, [column.name, *column.cells])) for column in columns) <= LATEX_WIDTH:
+            if _latex_width(columns) <= LATEX_WIDTH:
                 break
             columns = [column for column in columns if column.drop_rank is None or column.drop_rank > last]
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
-        head, *body = [" & ".join(map(_latex, cells)) + r" \\" for cells in lines]
+        head, *body = [" & ".join([_latex_name(name), *map(_latex, cells)]) + r" \\" for name, *cells in lines]
         for place, heading in sorted(self.headings.items(), reverse=True):
             body.insert(place, rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{_latex(heading)}}}}} \\")
         begin = rf"\small\setlength{{\tabcolsep}}{{3pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        caption = " ".join(filter(None, [self.summary, *self.notes])).replace(LEGEND, "").replace("  ", " ").strip()
-        around = [r"\begin{table}[t]\centering", rf"\caption{{{_latex(caption)}}}\label{{tab:{_label(label)}}}"]
-        return "\n".join(["% \\usepackage{booktabs}", *around, *rows, r"\end{table}"]) + "\n"
+        said = " ".join(filter(None, [self.summary, *self.notes])).replace(LEGEND, "").replace("  ", " ").strip()
+        kind = "table" if _latex_width(columns) <= LATEX_WIDTH / 2 else "table*"
+        around = [rf"\begin{{{kind}}}[t]\centering"]
+        around.append(rf"\caption{{{_latex(said) if caption is None else caption}}}\label{{tab:{_label(label)}}}")
+        return "\n".join(["% \\usepackage{booktabs}", *around, *rows, rf"\end{{{kind}}}"]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
-        records = [{key: finite_or_none(value) for key, value in record.items()} for record in self.records]
+        records = [{key: _finite(value) for key, value in record.items()} for record in self.records]
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
         content = {"summary": self.summary, "rows": records, "notes": list(self.notes), "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON has it: null where it is infinite or not a number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:
@@ -176,13 +187,50 @@ def _label(text: str) -> str:
     return re.sub("[^A-Za-z0-9]+", "-", text).strip("-")
 
 
+def _markdown(text: str) -> str:
+    """A text on one line of Markdown, as it stands."""
+    text = re.sub("&(?=[a-zA-Z#])", "&amp;", " ".join(text.split("\n")))
+    return re.sub("<(?=[a-zA-Z/!?])", "&lt;", text).replace("\\", "\\\\").replace("|", "\\|")
+
+
 _LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+_LATEX |= {"\n": " ", '"': "''", "–": "--", "—": "---", "→": r"$\to$", "∞": r"$\infty$", "µ": r"$\mu$"}
+_LATEX |= {"≥": r"$\ge$", "≤": r"$\le$", "≈": r"$\approx$", "×": r"$\times$", "−": "$-$"}
 _LATEX |= {c: "\\" + c for c in "&%$#_{}"}
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi"
+)
+_LATEX |= {chr(0x3B1 + i + (i > 16)): rf"$\{name}$" for i, name in enumerate(f"{_GREEK} psi omega".split())}
+_LATEX["ο"] = "o"
 
 
 def _latex(text: str) -> str:
     """Escape the special characters of LaTeX, and set a hyphen before a number as a minus."""
-    escaped = "".join(_LATEX.get(character, character) for character in text.replace("`", ""))
-    escaped = escaped.replace("--", "-{}-")  # two hyphens of an option, which are not a dash
+    parts = text.replace("`", "").split("--")  # two hyphens of an option, which are not a dash
+    escaped = "-{}-".join("".join(_LATEX.get(c) or _latex_letter(c) for c in part) for part in parts)
+    escaped = re.sub(r"^([\[*])", r"{\1}", escaped)  # which would be read as an option of the end of the line before
     return re.sub(r"(^| )-(?=[0-9])", r"\1$-$", escaped)
+
+
+def _latex_letter(character: str) -> str:
+    """A letter as it stands, if every LaTeX has it; another character only where the engine knows Unicode."""
+    base = unicodedata.normalize("NFD", character)[0]
+    if base.isascii() or character in "ßæøåœÆØŒ":
+        return character
+    return rf"\ifdefined\Umathchar {character}\else\texttt{{U+{ord(character):04X}}}\fi{{}}"
+
+
+def _latex_name(name: str) -> str:
+    """The name of a row. A long one takes several lines."""
+    lines = textwrap.wrap(name, LATEX_NAME, break_on_hyphens=False) if len(name) > LATEX_NAME else [name]
+    if len(lines) == 1:
+        return _latex(name)
+    broken = r" \\ ".join(map(_latex, lines))
+    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{broken}\end{{tabular}}"
+
+
+def _latex_width(columns: Sequence[Column]) -> int:
+    """The characters of a line, with the room between columns."""
+    name, *others = (max(map(len, [column.name, *column.cells])) for column in columns)
+    return min(name, LATEX_NAME) + sum(others) + 2 * len(columns)

@@ -1,0 +1,46 @@
+"""The notes under a table: how far it stands in the paper's order, and how fast it was trained."""
+
+import re
+
+import numpy as np
+import pytest
+from made_rows import row, table
+from scipy.stats import rankdata
+
+from transformer_pl.table.rows import Printed, PrintedTable
+
+PAPER = PrintedTable("a paper", Printed("base", 25.8))
+BASE = row("base", 1.0, printed=PAPER.base)
+
+
+def beside(ours, published=None):
+    """A row of a table whose base has a BLEU of 1, beside the paper's of 25.8."""
+    return row(str(ours), *ours, printed=Printed("A", published) if published else None)
+
+
+@pytest.mark.parametrize(("speed", "said"), [((17_000, 0.314), "17,000 target tokens a second, 31%"), (None, "")])
+def test_the_speed_is_said_where_the_peak_is_known(speed, said):
+    notes = " ".join(table([row("base", 60.0, speed=speed)]).notes)
+    assert said in notes and ("tokens a second" in notes) == bool(said)
+
+
+def order_note(rows):
+    return next((note for note in table([BASE, *rows], printed=PAPER).notes if "Spearman" in note), "")
+
+
+def test_the_order_is_of_eight_rows_or_more_whose_numbers_are_printed():
+    rows = [beside([10 + i], 20 + i) for i in range(8)]
+    assert "+1.00 (8 rows" in order_note(rows)
+    for another in (beside([9]), beside([], 9)):
+        assert "+1.00 (8 rows" in order_note([*rows, another]) and not order_note([*rows[:7], another])
+    for ours, theirs in ((range(8), [20] * 8), ([10] * 8, range(20, 28))):  # with a constant it is undefined
+        assert not order_note([beside([1 + a], b) for a, b in zip(ours, theirs, strict=True)])
+
+
+def test_the_order_has_the_interval_of_bonett_and_wright():
+    ours, theirs = np.random.default_rng(3).normal(size=(2, 12)) + np.linspace(0, 2, 12)
+    rows = [beside([9 + a], 25.8 + b) for a, b in zip(ours, theirs, strict=True)]
+    r = np.corrcoef(rankdata(ours), rankdata(theirs.round(1)))[0, 1]
+    ends = np.tanh(np.arctanh(r) + np.array([-1, 1]) * 1.959964 * np.sqrt((1 + r**2 / 2) / 9))
+    found = [float(number) for number in re.findall(r"[+-]\d\.\d\d", order_note(rows))]
+    assert found == pytest.approx([r, *ends], abs=0.0051)

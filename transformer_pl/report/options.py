@@ -1,0 +1,188 @@
+"""The options of the report command: one dataclass for tables of sweep files, and one for those of files of runs."""
+
+import math
+from dataclasses import MISSING, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from transformer_pl.plan.options import ONLINE_RUNS, TableOptions, sweep_file
+from transformer_pl.runtime.command_line import (
+    CommandParser,
+    add_options,
+    must_be,
+    option,
+    options_of,
+    refuse_options,
+)
+from transformer_pl.runtime.errors import InputError, suggestion
+
+FOR_PROGRAMS = ("csv", "json")
+EXAMPLES = """\
+examples:
+  python -m transformer_pl.report sweeps/table3_A.yaml                 the table in the terminal
+  python -m transformer_pl.report table3_A --format md > table.md      also tex, csv and json
+  python -m transformer_pl.report table3_A --format html               write the page, print its path
+  python -m transformer_pl.report table3_A table3_B --scale multi30k   two tables
+  python -m transformer_pl.report runs.csv --row model,lr --metric acc --seed seed --base "model=a lr=0.1"
+
+A file of runs has options of its own: python -m transformer_pl.report runs.csv --help
+"""
+
+
+def _margin(word: str) -> tuple[str, float]:
+    """Read a margin such as bleu=0.5."""
+    metric, _, text = word.rpartition("=")
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not metric or not 0 < size < math.inf:
+        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
+    return metric, size
+
+
+printed = partial(option, group="what is printed")
+of_runs = partial(option, group="what the columns of the file mean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableChoice:
+    """What a table shows, whatever its rows are from."""
+
+    format: Literal["terminal", "md", "tex", "csv", "json", "html"] = printed(
+        "html writes the page and prints its path (terminal)", default="terminal"
+    )
+    columns: tuple[str, ...] = printed("only the columns with these headings, in this order", default=(), metavar="A,B")
+    caption: str | None = printed("for --format tex: the caption, in place of the summary and the notes")
+    pairs: bool = printed(
+        "every row against every other, with one correction, in place of the usual table", default=False
+    )
+    factors: bool = printed(
+        "a table of the effects and interactions of two or three factors, whose combinations are the rows",
+        default=False,
+    )
+    margin: tuple[tuple[str, float], ...] = printed(
+        "also say which rows are equal to base within this margin, chosen before the results are seen",
+        default=(),
+        metavar="METRIC=X",
+        type=_margin,
+        action="append",
+    )
+
+    def refuse_unused(self) -> None:
+        """Raise an InputError for options that would do nothing."""
+        if self.pairs and self.factors:
+            raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
+        if self.pairs:
+            refuse_options(self, ["base", "margin"], "is for differences from base, and not for --pairs")
+        if self.pairs or self.factors:
+            refuse_options(self, ["columns"], "is for the usual table, and not for --pairs or --factors")
+            if self.format == "html":
+                raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
+        if self.format != "tex":
+            refuse_options(self, ["caption"], "is for --format tex, which is not given")
+
+    def margins(self, metrics: tuple[str, ...]) -> dict[str, float]:
+        """The margins by metric. Raises an InputError for a margin of a metric that is not in `metrics`."""
+        if unknown := [name for name, _ in self.margin if name not in metrics]:
+            rule = f"must be of {' or '.join(metrics)}, which the table compares"
+            raise InputError(*(f"--margin {name}: {rule}{suggestion(name, metrics)}" for name in unknown))
+        return dict(self.margin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepReport(TableChoice, TableOptions):
+    """The table of sweep files."""
+
+    files: tuple[Path, ...] = option(
+        "sweep files, or names of shipped ones, such as table3_A; or a .csv file of runs",
+        default=MISSING,
+        metavar="FILE",
+        positional=True,
+        nargs="+",
+        type=sweep_file,
+    )
+    trials: bool = printed("for --format csv or json: a line for each trial, not for each row", default=False)
+    split: Literal["val", "test"] = printed("the set that is compared (val)", default="val")
+    sort: Literal["file", "params", "score"] | None = printed("the order of rows (file)")
+    rows: Path | None = printed(
+        "a file with your names for the rows and headings between them (NAME.rows.yaml beside the sweep file)",
+        metavar="FILE",
+    )
+    together: bool = printed(
+        "one table of several files with the same base, with one correction for all of their rows", default=False
+    )
+    wandb: bool = printed(
+        "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_unused()
+        if self.together and len(self.files) < 2:
+            raise InputError("--together: is for several sweep files, but one is given; give more")
+        if self.split != "val" and (self.format == "html" or self.wandb):
+            raise InputError("--split test: the page shows the validation set; leave out --format html and --wandb")
+        if self.trials and self.format not in FOR_PROGRAMS:
+            raise InputError("--trials: is for --format csv or json, which is not given; leave it out")
+        of_table = ["rows", "sort", "wandb"]
+        unused = {"together": ["rows", "trials"], "pairs": of_table, "factors": of_table}
+        unused |= {"trials": [*of_table, "columns", "margin", "pairs", "factors"]}
+        for kind, others in unused.items():
+            if getattr(self, kind):
+                refuse_options(self, others, f"is not for --{kind}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsReport(TableChoice):
+    """The table of runs that were trained elsewhere: a file with a line for each run, or runs at W&B."""
+
+    files: tuple[Path, ...] = option(
+        "a .csv or .tsv file with a line for each run, or wandb://ENTITY/PROJECT/GROUP",
+        default=MISSING,
+        metavar="FILE",
+        positional=True,
+        nargs="+",
+        type=Path,
+    )
+    row: tuple[str, ...] = of_runs(
+        "runs with equal values in these are one row", default=MISSING, metavar="COLUMN,...", required=True
+    )
+    metric: tuple[str, ...] = of_runs(
+        "columns to compare, each with its own test", default=MISSING, metavar="COLUMN,...", required=True
+    )
+    seed: str | None = of_runs("column of the seed: refuse two runs of one row and seed", metavar="COLUMN")
+    base: str | None = of_runs("the row that others are compared with (the one called base)", metavar="ROW")
+    lower_is_better: bool = of_runs("lower values of the metrics are better", default=False)
+    decimal_comma: bool = of_runs("numbers are written 0,5 or 1.234,5 in the file, not 0.5", default=False)
+
+    def __post_init__(self) -> None:
+        if len(self.files) > 1:
+            raise InputError(f"{', '.join(map(str, self.files))}: a file of runs must stand alone; give one file")
+        self.refuse_unused()
+        if (self.pairs or self.factors) and len(self.metric) > 1:
+            raise InputError(f"--metric {','.join(self.metric)}: --pairs and --factors compare one metric; give one")
+
+
+def _is_of_runs(word: str) -> bool:
+    """Whether a word of the command line names runs, and not a sweep file."""
+    return not word.startswith("-") and (Path(word).suffix in (".csv", ".tsv") or word.startswith(ONLINE_RUNS))
+
+
+def read_options(argv: list[str]) -> SweepReport | RunsReport:
+    """The options of the command line. Those of the other kind of file are unknown."""
+    kind: Any = RunsReport if any(map(_is_of_runs, argv)) else SweepReport
+    what, same = "a file of runs", ""
+    if kind is SweepReport:
+        what, same = "each sweep file from the results on disk", " Give the same\noptions with which the sweep ran."
+    parser = CommandParser(
+        prog="python -m transformer_pl.report",
+        usage="%(prog)s FILE... [options]",
+        description=f"Print the table of {what}. This trains nothing.{same} Defaults are in parentheses.",
+        epilog=EXAMPLES,
+    )
+    add_options(parser, kind)
+    options: SweepReport | RunsReport = options_of(kind, vars(parser.parse_args(argv)))
+    return options

@@ -1,0 +1,243 @@
+"""The columns of a table: heading, key, the value of a row, and its format.
+
+A new column is a line here: terminal, Markdown, LaTeX, the page, CSV and JSON print it. A value that was not measured
+is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from transformer_pl.table import cells
+from transformer_pl.table.cells import number
+from transformer_pl.table.formats import Column
+from transformer_pl.table.rows import (
+    ALPHA,
+    SETS,
+    About,
+    Contrast,
+    Measure,
+    Row,
+    base_of,
+    difference,
+    mean,
+    standard_deviation,
+)
+
+Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
+STAR, DAGGER = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
+ALONE = "The 95 % interval is for this row alone."
+TOGETHER = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
+
+
+def column(
+    of: Sequence[Any],
+    name: str,
+    key: str,
+    value: Callable[[Any], Any],
+    text: Callable[[Any], str] | str = "",
+    meaning: str = "",
+    rank: int | None = None,
+    page: int | None = None,
+    below: bool = False,
+) -> Column:
+    """One column of rows or of contrasts.
+
+    name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast; or, as a format or
+    as `cells.short`, of the value. The other arguments are those of a `Column`.
+    """
+    values = [value(one) for one in of]
+    if not name:
+        return Column(key=key, values=values)
+    if isinstance(text, str) or text is cells.short:
+        form = text if callable(text) else partial(number, form=text)
+        texts = [form(value) for value in values]
+    else:
+        texts = [text(one) for one in of]
+    return Column(name, texts, key, values, meaning, rank, page, below)
+
+
+def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+    """All columns of a table, in their order; those without a heading are for programs alone."""
+    differs, label = "What the runs of a row share.", ""
+    if about.shows_settings:
+        differs = "What differs from base; an empty cell is as base. Sizes and labels such as (A) are the paper's."
+        label = "row"
+    columns = [
+        column(rows, "", "name", attrgetter("name")),
+        column(rows, "row", label, attrgetter("label"), cells.title, differs, page=0),
+        *(_settings(rows, about.setting_names) if about.shows_settings else ()),
+        *_of_training(rows, contrasts, about),
+    ]
+    for place, measure in enumerate(about.measures):
+        columns += _of_measure(measure, contrasts[measure.key], about, 10 * place)
+    columns += [*_printed(rows, about), *_for_programs(rows, contrasts, about)]
+    by_key = {one.key or one.name: one for one in reversed(columns)}  # the first of each key
+    return [one for one in columns if by_key[one.key or one.name] is one]
+
+
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which not all rows agree."""
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if any(values.get(key, ...) != settings[0].get(key, ...) for values in settings)]
+
+
+def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
+    """The settings in which rows differ. names: headings that are not the end of the key."""
+    return [
+        Column(names.get(key) or key.partition(".")[2] or key, cells.setting_cells(key, rows), key, values, drop_rank=0)
+        for key in differing_keys([row.settings for row in rows])
+        if (values := [row.settings.get(key) for row in rows])
+    ]
+
+
+def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+    """The size and the cost of each row, its perplexity, and further metrics."""
+    columns, metric, (score, *_) = list[Column](), about.perplexity, about.measures
+    if about.loss:
+        params = [row.params for row in rows]
+        columns.append(Column("params", cells.params(rows), "params", params, "Trained weights.", 8))
+        meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
+        of, text = contrasts[about.loss.key], partial(cells.perplexity, metric)
+        columns.append(column(of, "PPL", f"{metric}.mean", _mean_of(metric), text, meaning, 10, page=5))
+    shown: list[tuple[str, str, str, int | None]]
+    shown = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
+    if about.printed and about.printed.split == "test" != about.split:
+        others = {score.key: score.title, **about.others}
+        of_test = [(f"test/{key.partition('/')[2]}", f"test {name}") for key, name in others.items()]
+        shown += [(*one, "Of the test set.", 7 if place else None) for place, one in enumerate(of_test)]
+    for key, name, meaning, rank in shown:
+        if any(key in row.values for row in rows):
+            text = partial(cells.mean, key, score.digits)
+            columns.append(column(rows, name, f"{key}.mean", _mean(key), text, meaning, rank))
+    if any(row.printed and row.printed.flops for row in rows):
+        meaning = "Of a training; only matrix products count."
+        columns.append(column(rows, "FLOPs", "flops", attrgetter("flops"), cells.flops, meaning))
+    if any(row.is_selected for row in rows):
+        meaning = "The step whose weights are scored: the mean over seeds."
+        columns.append(column(rows, "step", "scored_step", _scored_step, ",.0f", meaning, 7))
+    return columns
+
+
+def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> list[Column]:
+    """The columns of one measure: its mean and spread, its difference from base, and how many seeds it has."""
+    key, title, margin, columns = measure.key, measure.title, about.margins.get(measure.key), list[Column]()
+    suffix, compares = f" of {title}" if len(about.measures) > 1 else "", any(one.difference is not None for one in of)
+    spread = measure.meaning or f"Mean ± standard deviation over {about.trial}s."
+    better = f"{'Lower' if measure.lower_is_better else 'Higher'} is better. {DAGGER}"
+    tested = sum(one.p_value is not None for one in of)
+    chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
+    power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
+    equal = f"Equal: the simultaneous interval is within {margin} on both sides. Better, worse: p < {ALPHA:g}."
+
+    def put(heading: str, ending: str, *more: Any, **where: Any) -> None:
+        columns.append(column(of, heading, f"{key}.{ending}", *more, **where))
+
+    def name(heading: str) -> str:
+        return heading if compares else ""
+
+    put(title, "mean", _mean_of(key), cells.score, f"{spread} {better}", page=1)
+    put("", "sd", lambda one: standard_deviation(one.scores))
+    put(f"{title} 95 %", "low", _end("mean", 0), cells.row_interval, ALONE, 9, page=1, below=True)
+    put("", "high", _end("mean", 1))
+    put(
+        name(f"Δ {title}"),
+        "difference",
+        attrgetter("difference"),
+        cells.difference,
+        f"{title} minus base's. {STAR}",
+        page=2,
+    )
+    interval = cells.difference_interval
+    put(name(f"Δ 95 %{suffix}"), "difference.low", _end("estimate", 0), interval, TOGETHER, 13, page=2, below=True)
+    put("", "difference.high", _end("estimate", 1))
+    if margin is not None:
+        verdict = partial(cells.verdict, margin)
+        put(f"within {margin:g}{suffix}", f"difference.within.{margin:g}", verdict, verdict, equal, page=4)
+    put(name(f"p{suffix}"), "difference.p", attrgetter("p_value"), cells.p_value, chance, 12, page=3)
+    put(name(f"detectable Δ{suffix}"), "difference.detectable", _detectable, cells.detectable, power, 6)
+    counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
+    put(f"{about.trial}s{suffix}", "n", lambda one: len(one.scores), cells.counts, counts, 11, page=6)
+    return [one if one.page is None else one._replace(page=place + one.page) for one in columns]
+
+
+def _mean(metric: str) -> Callable[[Row], float | None]:
+    return lambda row: row.mean(metric)
+
+
+def _mean_of(metric: str) -> Callable[[Contrast], float | None]:
+    return lambda contrast: contrast.row.mean(metric)
+
+
+def _end(estimate: str, place: int) -> Callable[[Contrast], float | None]:
+    """The lower or the upper end of an interval."""
+    return lambda contrast: found.interval()[place] if (found := getattr(contrast, estimate)) else None
+
+
+def _detectable(contrast: Contrast) -> float | None:
+    return contrast.estimate and contrast.estimate.detectable
+
+
+def _printed(rows: Sequence[Row], about: About) -> list[Column]:
+    """What others have printed beside the rows."""
+    printed, (score, *_) = about.printed, about.measures
+    if not printed:
+        return []
+    title, metric, form = score.title, score.key.partition("/")[2], f".{printed.decimals}f"
+    listed = ", ".join(f"{one.label} {one.score:g}" for one in printed.others)
+    source, who = f"The number printed for the same row: {printed.source}.", printed.name
+    others = f"{source} Others: {listed}." if listed else source
+    cost = "Training time, times the number of GPUs, times their sustained rate."
+    heading, key = (f"test {title}", f"test/{metric}") if printed.split == "test" else (title, metric)
+    change = "The printed number of the row minus that of base."
+
+    def number_of(name: str) -> Callable[[Row], Any]:
+        return lambda row: getattr(row.printed, name, None)
+
+    def difference_of(name: str) -> Callable[[Row], float | None]:
+        return lambda row: printed.difference(row.printed, name)
+
+    change_of_score, change_of_ppl = difference_of("score"), difference_of("ppl")
+    return [
+        column(rows, f"{who} PPL", "paper/ppl", number_of("ppl"), ".2f", source, 3),
+        column(rows, f"{who} Δ PPL", "paper/ppl.difference", change_of_ppl, "+z.2f", change, 0),
+        column(rows, f"{who} {heading}", f"paper/{key}", number_of("score"), form, others, 5),
+        column(rows, f"{who} Δ {title}", f"paper/{metric}.difference", change_of_score, f"+z{form}", change, 4, page=4),
+        column(rows, f"{who} params", "paper/params", number_of("params"), cells.short, rank=1),
+        column(rows, f"{who} FLOPs", "paper/flops", number_of("flops"), cells.short, cost, 2),
+    ]
+
+
+def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+    """Every number of a row that no other column has, at full precision."""
+    base, columns = base_of(rows, about.measures[0]), list[Column]()
+    if about.loss:
+        facts: dict[str, Callable[[Row], Any]] = {
+            "seeds": lambda row: len(row.states),
+            **{state: partial(_count, state) for state in ("done", "failed", "diverged", "refused")},
+            "flops": attrgetter("flops"),
+            "scored_step": _scored_step,
+            "exempt": lambda row: "; ".join(row.exempt) or None,
+            "val/loss.fall": lambda row: row.ending and row.ending.fall,
+            "val/loss.fall.noise": lambda row: row.ending and row.ending.noise,
+        }
+        columns += [column(rows, "", key, value) for key, value in facts.items()]
+        columns += _of_measure(about.loss, contrasts[about.loss.key], about)
+    for metric in dict.fromkeys(metric for row in rows for metric in row.values):
+        of_rows = [row.values.get(metric, ()) for row in rows]
+        columns += [
+            column(rows, "", f"{metric}.mean", _mean(metric)),
+            column(of_rows, "", f"{metric}.sd", standard_deviation),
+            column(of_rows, "", f"{metric}.n", len),
+            column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric)),
+        ]
+    return [one._replace(name="") for one in columns]
+
+
+def _scored_step(row: Row) -> float | None:
+    return mean(row.scored_steps)
+
+
+def _count(state: str, row: Row) -> int:
+    return row.states.count(state)

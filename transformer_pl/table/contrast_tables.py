@@ -1,0 +1,188 @@
+"""Two other tables of a sweep: every pair of rows (`--pairs`), and the effects of factors (`--factors`)."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.table import cells
+from transformer_pl.table.columns import column
+from transformer_pl.table.formats import Column, Table
+from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
+from transformer_pl.table.statistics import Sample, contrasts, seed_prior
+
+MOST_ROWS = 40  # the most rows that --pairs compares
+MISSING = "without a number"  # the state of a run that does not count
+
+
+def effects_of(rows: Sequence[Row], measure: Measure, weights: Mapping[str, np.ndarray]) -> list[Contrast]:
+    """The sums of the rows' means with these weights, by name, with one correction for all of them.
+
+    Raises an InputError that names the rows that cannot be compared.
+    """
+    samples = _samples(rows, measure)
+    most = measure.highest - measure.lowest
+    found = contrasts(samples, np.array(list(weights.values())), seed_prior(samples), most)
+    return [
+        Contrast(Row(name=name), measure, estimate.value, None, None if p is None else estimate, p)
+        for name, (estimate, p) in zip(weights, found, strict=True)
+    ]
+
+
+def _samples(rows: Sequence[Row], measure: Measure) -> list[Sample]:
+    found = [row.samples.get(measure.key) for row in rows]
+    first = next((sample for sample in found if sample), None)
+    wrong = [
+        row.name
+        for row, sample in zip(rows, found, strict=True)
+        if sample is None
+        or not set(row.states) <= {"done", MISSING}
+        or len(sample.scores) < 2
+        or (first and not np.array_equal(first.references, sample.references))
+    ]
+    if wrong:
+        rule = "must have finished with several seeds, on the same sentences as the others"
+        raise InputError(f"rows `{'`, `'.join(wrong)}`: {rule}; train them, or leave them out of the file")
+    return [sample for sample in found if sample]
+
+
+def _numbers(effects: Sequence[Contrast]) -> list[Column]:
+    """The numbers of effects, for programs."""
+    ends = {id(one): one.estimate.interval() for one in effects if one.estimate}
+    return [
+        column(effects, "", "difference", lambda one: one.difference),
+        column(effects, "", "difference.low", lambda one: ends.get(id(one), (None, None))[0]),
+        column(effects, "", "difference.high", lambda one: ends.get(id(one), (None, None))[1]),
+        column(effects, "", "difference.p", lambda one: one.p_value),
+    ]
+
+
+def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False) -> Table:
+    """Every row against every other, with one correction for all pairs.
+
+    The table is a triangle; with `as_records` it has a line for each pair.
+    """
+    if not 2 <= len(rows) <= MOST_ROWS:
+        raise InputError(f"--pairs: must be of 2 to {MOST_ROWS} rows, not {len(rows)}")
+    names, pairs = [row.name for row in rows], [(i, j) for i in range(len(rows)) for j in range(i)]
+    places = np.eye(len(rows))
+    effects = effects_of(rows, measure, {f"{i} {j}": places[i] - places[j] for i, j in pairs})
+    if as_records:
+        of_pairs = [
+            Column(key=key, values=[names[pair[place]] for pair in pairs]) for place, key in enumerate(("row", "other"))
+        ]
+        return Table([*of_pairs, *_numbers(effects)])
+    of_pair = dict(zip(pairs, effects, strict=True))
+    columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
+    for j in range(len(names) - 1):
+        texts = [cells.difference(of_pair[i, j]) if i > j else "" for i in range(len(names))]
+        columns.append(Column(str(j + 1), texts))
+    found = sum(one.is_found for one in effects)
+    said = f"A difference in {measure.title} is found for {found} of {len(pairs)} pairs of rows."
+    note = f"Each cell: row minus column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
+    return Table(columns, [note], summary=said)
+
+
+class Factor(NamedTuple):
+    """Keys that vary together over the rows of a sweep."""
+
+    name: str
+    levels: Sequence[str]  # the first is base's
+    of_rows: Sequence[int]  # the level of each row
+
+    def against_base(self, level: int) -> np.ndarray:
+        """By row: 1 at this level, -1 at base's, and 0 at others."""
+        of_rows = np.array(self.of_rows)
+        return (of_rows == level).astype(float) - (of_rows == 0)
+
+
+def factors_table(rows: Sequence[Row], measure: Measure, margin: float | None = None) -> Table:
+    """The effects of two or three factors whose combinations are the rows, and the interactions of these factors.
+
+    Levels are compared with those of base, or else of the first row. Raises an InputError for rows that are not all
+    combinations.
+    """
+    base = next((place for place, row in enumerate(rows) if row.is_base), 0)
+    factors = find_factors([row.settings for row in rows], base)
+    mains = effects_of(rows, measure, _main_effects(factors, len(rows)))
+    interactions = effects_of(rows, measure, _interactions(factors, len(rows)))
+    effects, kinds = [*mains, *interactions], ["main effect"] * len(mains) + ["interaction"] * len(interactions)
+    columns = [
+        column(effects, "effect", "effect", lambda one: one.row.name, lambda one: one.row.name),
+        Column("kind", kinds, "kind", kinds),
+        Column(f"Δ {measure.title}", [*map(cells.difference, effects)]),
+        Column("Δ 95 %", [*map(cells.difference_interval, effects)]),
+        Column("p", [*map(cells.p_value, effects)]),
+        *_numbers(effects),
+    ]
+    note = "A main effect is a mean over the levels of the other factors; an interaction is by how much one level "
+    note += "changes the effect of another one. p is corrected for all effects of one kind."
+    return Table(columns, [note], summary=_said(interactions, margin))
+
+
+def _said(interactions: Sequence[Contrast], margin: float | None) -> str:
+    """A sentence on what the interactions show."""
+    measure, estimates = interactions[0].measure, [one.estimate for one in interactions if one.estimate]
+    widest = max((abs(one.value) + one.half_width(one.level) for one in estimates), default=0.0)
+    if found := sum(one.is_found for one in interactions):
+        return f"{found} of {len(interactions)} interactions differ from zero: read no main effect by itself."
+    if margin is not None and widest <= margin:
+        return f"The effects add up within {margin:g} {measure.title}: all intervals of interactions are within it."
+    return f"No interaction is found; one of up to {widest:.{measure.digits}f} {measure.title} cannot be excluded."
+
+
+def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Factor]:
+    """The two or three factors of which the rows are all combinations. Raises an InputError where they are not."""
+    by_levels: dict[tuple[int, ...], list[str]] = {}
+    for key in dict.fromkeys(key for values in settings for key in values):
+        texts = [str(values.get(key)) for values in settings]
+        if len(set(texts)) > 1:
+            order = list(dict.fromkeys([texts[base], *texts]))
+            by_levels.setdefault(tuple(map(order.index, texts)), []).append(key)
+    factors = []
+    for of_rows, keys in by_levels.items():
+        values = [str(settings[of_rows.index(level)].get(keys[0])) for level in range(max(of_rows) + 1)]
+        factors.append(
+            Factor(
+                keys[0].partition(".")[2] or keys[0],
+                [*map(cells.setting, values)],
+                of_rows,
+            )
+        )
+    combined = list(zip(*(factor.of_rows for factor in factors), strict=True))
+    if (
+        len(factors) not in (2, 3)
+        or len(set(combined)) < len(combined)
+        or len(combined) != prod(len(f.levels) for f in factors)
+    ):
+        missing = sorted(set(itertools.product(*(range(len(f.levels)) for f in factors))) - set(combined))
+        names = [
+            " ".join(f"{f.name}={f.levels[i]}" for f, i in zip(factors, cell, strict=True)) for cell in missing[:5]
+        ]
+        lacks = f"; missing: {', '.join(names)}" if 2 <= len(factors) <= 3 and names else ""
+        raise InputError(f"--factors: the rows must be all combinations of two or three factors, but are not{lacks}")
+    return factors
+
+
+def _main_effects(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:
+    """By name, the weights of each level's effect: its mean over all other levels minus that of base's level."""
+    effects = {}
+    for factor in factors:
+        for level in range(1, len(factor.levels)):
+            name = f"{factor.name}={factor.levels[level]}"
+            effects[name] = factor.against_base(level) * len(factor.levels) / rows
+    return effects
+
+
+def _interactions(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:
+    """By name, the weights of each interaction of two levels, as a mean over the levels of a third factor."""
+    effects = {}
+    for one, other in itertools.combinations(factors, 2):
+        for i, j in itertools.product(range(1, len(one.levels)), range(1, len(other.levels))):
+            name = f"{one.name}={one.levels[i]} with {other.name}={other.levels[j]}"
+            weights = one.against_base(i) * other.against_base(j)
+            effects[name] = weights * len(one.levels) * len(other.levels) / rows
+    return effects

@@ -1,0 +1,312 @@
+"""The sentences above and below a table, which say what a reader must know to believe it.
+
+A new note is a function of the rows or their contrasts here, in the list of `table_notes`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_pl.runtime.terminal import counted
+from transformer_pl.table.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, unmeasured, verdict
+from transformer_pl.table.formats import LEGEND
+from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, PrintedTable, Row
+from transformer_pl.table.statistics import POWER, Estimate, rank_correlation
+
+FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
+FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
+
+
+def summary(contrasts: Sequence[Contrast], base: str = "base") -> str:
+    """What the table shows: the rows that differ from base, and what the others could have shown. base: its name."""
+    tested = [(one, one.estimate) for one in contrasts if one.estimate]
+    if not tested:
+        return ""
+    measure = contrasts[0].measure
+    seeds = {len(one.scores) for one in contrasts if one.row.is_base or one.estimate}
+    found = sorted(((one, change) for one, change in tested if one.is_found), key=lambda pair: pair[1].value)
+    undecided = [one for one, _ in tested if not one.is_found]
+    sentences = []
+    if found:
+        first, *others = [(one.row.title, *_in_words(change, measure)) for one, change in found]
+        clauses = [f"{first[0]} is {first[1]} {measure.title} {first[2]} than {base} (95 %: {first[3]})"]
+        clauses += [f"{name} {size} {how} ({ends})" for name, size, how, ends in others]
+        sentences.append(f"{', '.join(clauses)}.")
+    if undecided:
+        several = f"{len(undecided)} {'tested rows' if len(tested) + 1 < len(contrasts) else 'rows'}"
+        which = f"The other {several} cannot" if found else f"None of the {several} can"
+        which = f"{undecided[0].row.title} cannot" if len(undecided) == 1 else which
+        with_seeds = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else counted(max(seeds), "seed")
+        power = "" if seeds == {1} else f"; {_power_in_words(undecided, measure)}"
+        sentences.append(f"{which} be told apart from {base} in {measure.title} with {with_seeds}{power}.")
+    if seeds == {1}:
+        sentences.append("One seed says nothing of other seeds.")
+    return " ".join(sentences)
+
+
+def _in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
+    """The size of a difference, its direction, and its interval."""
+    form = f".{digits(difference, measure)}f"
+    low, high = sorted(abs(end) for end in difference.interval())
+    how = "lower" if difference.value < 0 else "higher"
+    return f"{abs(difference.value):{form}}", how, f"{low:{form}} to {high:{form}}"
+
+
+def _power_in_words(undecided: Sequence[Contrast], measure: Measure) -> str:
+    """Which true difference would have been found in the undecided rows, and in outliers that find less."""
+    found = [(one, one.estimate.detectable) for one in undecided if one.estimate]
+    usual = [size for one, size in found if not one.is_outlier] or [size for _, size in found]
+    form = f".{measure.digits}f"
+    size = f"{max(usual):{form}}"
+    if max(usual) > 2 * min(usual):
+        size = f"{min(usual):{form}} to {max(usual):{form}}, depending on the row,"
+    weak = [f", one of {size:{form}} in {one.row.title}" for one, size in found if one.is_outlier and size > max(usual)]
+    return f"a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
+
+
+def name_of_base(rows: Sequence[Row]) -> str:
+    """What a sentence calls the row that differences are to."""
+    base = next((row for row in rows if row.is_base), None)
+    if base and base.is_reference:
+        return base.shown_name
+    return f"base ({base.own_name})" if base and base.own_name else "base"
+
+
+def no_differences(rows: Sequence[Row], about: About) -> str:
+    """Why no row is compared with base."""
+    measure, base = about.measures[0], next((row for row in rows if row.is_base), None)
+    is_known = any(row.values for row in rows if row is not base)
+    if len(rows) == 1 or not is_known or (base and base.has_learned(measure)):
+        return ""
+    if base is None:
+        reason = f"is not a row; {about.how_to_name_base}"
+    elif base.values:
+        reason = f"has a {measure.title} below {measure.learned:g}: it has learned next to nothing; train longer"
+    else:
+        reason = "is not finished" if unmeasured(base) == "-" else unmeasured(base)
+    return f"There are no differences, because base {reason}."
+
+
+def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]], about: About) -> list[str]:
+    """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
+    main = contrasts[about.measures[0].key]
+    exempt = exemption_note(sorted({reason for row in rows for reason in row.exempt}))
+    several = "Each metric has a test of its own: p is corrected for the rows, not for the metrics."
+    refused = [f"{row.shown_name} was refused: {row.refused}." for row in rows if row.refused]
+    gaps = (_diverged_note(rows), *refused, _untested_note(main), _comparable_note(rows), _sentences_note(rows, about))
+    machines = machines_note([machine for row in rows for machine in row.machines])
+    test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
+    margins = [margin_note(about.margins[key], contrasts[key]) for key in about.margins]
+    legend = LEGEND if about.has_page else ""
+    notes: tuple[Sequence[str], ...] = (
+        (_training_note(rows, about), _order_note(rows, main, about.printed), _speed_note(rows)),
+        (_spread_note(main), _test_note(main, about.unit), _shared_note(main), _unlike_note(main), exempt, legend),
+        (several if len(about.measures) > 1 else "",),
+        (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
+        (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
+    )
+    return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
+
+
+def _training_note(rows: Sequence[Row], about: About) -> str:
+    """How the rows were trained, and how far that is from the paper."""
+    training, printed = about.training, about.printed
+    if not training:
+        return ""
+    note = f"Trained for {training.steps:,} steps of {training.batch_tokens:,} tokens on {training.text}, "
+    note += f"with the paper's sizes{' but for ' if training.sizes else ''}{', '.join(training.sizes)}"
+    note += f", times {' and '.join(training.factors)}" if training.factors else ""
+    note += f"; the last {training.averaged} checkpoints are averaged." if training.averaged > 1 else "."
+    if printed is None or not any(row.printed for row in rows):
+        return note
+    if not printed.is_paper:  # a user's file does not say on which data its numbers were measured
+        note += f" Printed numbers: {printed.source}. Compare differences from base, not values."
+        return note if printed.has_base else f"{note} Base has none, and so there are no differences between them."
+    if printed.differs_in:
+        note += f" The paper has other {' and '.join(printed.differs_in)}: compare differences from base, not values."
+    return note
+
+
+def _speed_note(rows: Sequence[Row]) -> str:
+    """How fast the first row was trained, if the peak of its GPU is known."""
+    if not rows[0].speed:
+        return ""
+    speed, share = rows[0].speed
+    return f"{rows[0].title} was trained on {speed:,.0f} target tokens a second, {share:.0%} of the peak of its GPU."
+
+
+def _stopped_note(rows: Sequence[Row]) -> str:
+    """Which trials a callback has ended before their last step."""
+    stopped = [trial for row in rows for trial in row.stopped]
+    return f"A callback stopped {', '.join(stopped)}." if stopped else ""
+
+
+def _watching_note(rows: Sequence[Row]) -> str:
+    """Which callbacks the user has declared to change no result."""
+    watching = dict.fromkeys(callback for row in rows for callback in row.watching)
+    return f"Declared to change no result (in_identity: false): {', '.join(watching)}." if watching else ""
+
+
+def _selected_note(rows: Sequence[Row], split: str) -> str:
+    """How the step was chosen whose weights are scored; empty where it is the last one in all rows."""
+    if not any(row.is_selected for row in rows):
+        return ""
+    note = "Where decode.select is best, the validation with the lowest loss is scored, and a row has also converged "
+    note += "if it lies before the last 10% of the steps. "
+    if split == "test":
+        return f"{note}The sentences of the validation set have chosen the step; those of the test set have not."
+    return f"{note}The same sentences have chosen the step and are scored: --split test scores others."
+
+
+def _order_note(rows: Sequence[Row], contrasts: Sequence[Contrast], printed: PrintedTable | None) -> str:
+    """How far our differences from base are in the order of the paper's; empty for few rows or equal values."""
+    known = [
+        (one.difference, theirs)
+        for one in contrasts
+        if one.difference is not None and printed and (theirs := printed.difference(one.row.printed)) is not None
+    ]
+    if len(known) < FEWEST_ORDERED or min(len(set(values)) for values in zip(*known, strict=True)) == 1:
+        return ""
+    correlation, (low, high) = rank_correlation(*zip(*known, strict=True))
+    return (
+        f"Spearman's rank correlation with the paper's differences: {correlation:+.2f} "
+        f"({len(known)} rows; 95 % interval: {low:+.2f} to {high:+.2f})."
+    )
+
+
+def _convergence_note(rows: Sequence[Row]) -> str:
+    """Which finished rows had converged."""
+    finished = [row for row in rows if row.values]
+    known = [row.ending for row in finished if row.ending]
+    falls, unknown = [ending.share for ending in known if ending.still_falls], len(finished) - len(known)
+    note = f"Whether {counted(unknown, 'row')} had converged is not known: lower trainer.val_every. " if unknown else ""
+    if falls:
+        fell = " to ".join(dict.fromkeys(f"{share:.1%}" for share in (min(falls), max(falls))))
+        note += f"{UNCONVERGED} training had not converged, in {counted(len(falls), 'row')}: validation loss was still "
+        note += f"falling at the last step (perplexity by {fell} over the last 20% of the steps)."
+    elif known and unknown:
+        note += f"{counted(len(known), 'row')} had converged."
+    elif known:
+        note += f"All {'rows' if len(finished) == len(rows) else 'finished rows'} had converged."
+    return note.rstrip()
+
+
+def _spread_note(contrasts: Sequence[Contrast]) -> str:
+    """Over how many seeds rows vary."""
+    seeds = sorted({len(one.scores) for one in contrasts if one.scores})
+    several = " or ".join(str(n) for n in seeds if n > 1)
+    note = f"± is the standard deviation over {several} seeds. " if several else ""
+    if seeds[:1] == [1]:
+        note += "A row with one seed says nothing about other seeds: small differences may be chance."
+    return note.rstrip()
+
+
+def _test_note(contrasts: Sequence[Contrast], unit: str) -> str:
+    """What the mark and the p-values mean, and what the intervals cover. unit: of what the set consists."""
+    tested, note = sum(one.p_value is not None for one in contrasts), ""
+    if tested:
+        note = f"{SIGNIFICANT}: p < {ALPHA:g} by a t-test, corrected for {counted(tested, 'row')}. "
+    if any(one.mean for one in contrasts):
+        several = any(len(one.scores) > 1 for one in contrasts)
+        over = " and ".join(filter(None, (unit, "seeds" if several else "")))
+        note += f"Intervals cover the variation over {over}{'' if unit else ', and nothing else'}."
+    return note.rstrip()
+
+
+def _shared_note(contrasts: Sequence[Contrast]) -> str:
+    """Which rows are compared within each seed."""
+    shared = sum(one.shares_weights for one in contrasts)
+    share, they = ("share", "they are") if shared > 1 else ("shares", "it is")
+    note = f"{counted(shared, 'row')} {share} the trained weights of base: {they} compared with it within each seed."
+    return note if shared else ""
+
+
+def _unlike_note(contrasts: Sequence[Contrast]) -> str:
+    """Which rows spread unlike the others, or not at all."""
+    kinds = {
+        "is_outlier": "The seeds of {} spread unlike those of the other rows.",
+        "is_rounding": "Equal to base in every seed, but for rounding: {}.",
+        "is_constant": "All seeds of {} give the same score: make sure that they change something.",
+    }
+    rows = {kind: ", ".join(one.row.title for one in contrasts if getattr(one, kind)) for kind in kinds}
+    return " ".join(note.format(rows[kind]) for kind, note in kinds.items() if rows[kind])
+
+
+def margin_note(margin: float, contrasts: Sequence[Contrast]) -> str:
+    """How many rows are equal to base within a margin, better, worse or undecided."""
+    counts = Counter(verdict(margin, one).removesuffix(SIGNIFICANT) for one in contrasts)
+    found = [f"{counts[kind]} {kind}" for kind in ("equal", "better", "worse", "undecided") if counts[kind]]
+    within = f"Within a margin of {margin:g} {contrasts[0].measure.title}"
+    if not found:
+        return f"{within} nothing can be said: this takes several seeds."
+    return f"{within}, which must have been chosen before the results were seen: {', '.join(found)}."
+
+
+def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
+    """What was added to the table or left out since its training started.
+
+    tested, now: what the table tested at that time and tests now, as `plan.tested_by` returns it.
+    """
+    if not tested:
+        return ""
+    changes = []
+    for kind in now:
+        if added := [value for value in now[kind] if value not in tested[kind]]:
+            changes.append(f"added {kind}: {', '.join(map(str, added))}")
+        if missing := [value for value in tested[kind] if value not in now[kind]]:
+            changes.append(f"left out {kind}: {', '.join(map(str, missing))}")
+    if not changes:
+        return ""
+    note = (
+        f"Changed after training had started: {'; '.join(changes)}. If the results decided this change, p is too small"
+    )
+    if not set(now["seeds"]) <= set(tested["seeds"]):
+        note += ": adding seeds until a row is significant finds differences that are not there"
+    return f"{note}."
+
+
+def _diverged_note(rows: Sequence[Row]) -> str:
+    diverged = sum(row.states.count("diverged") for row in rows)
+    rest = "Rows with missing seeds are averaged over the seeds that finished."
+    return f"{counted(diverged, 'trial')} diverged. {rest}" if diverged else ""
+
+
+def _untested_note(contrasts: Sequence[Contrast]) -> str:
+    untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
+    number = sum(not (one.is_rounding or one.is_constant) for one in untested)
+    rule = "a row needs several seeds if base has them, else one"
+    return f"{counted(number, 'row')} cannot be tested: {rule}." if number else ""
+
+
+def _comparable_note(rows: Sequence[Row]) -> str:
+    if any(row.dataset != rows[0].dataset for row in rows):
+        return "Rows on different datasets are not compared."
+    if any(row.vocabulary != rows[0].vocabulary or not row.has_tokens_of(rows[0]) for row in rows):
+        return "Perplexities of different vocabularies cannot be compared."
+    return ""
+
+
+def _sentences_note(rows: Sequence[Row], about: About) -> str:
+    """Why nothing is known of the sentences of an evaluation set."""
+    sizes, name = [row.sentences for row in rows if row.sentences is not None], SETS[about.split]
+    if about.loss and not sizes and any(row.values for row in rows):
+        return f"There are no tests and no intervals: the scores of the sentences of the {name} are not here."
+    if sizes and min(sizes) < FEWEST_SENTENCES:
+        few = f"A {name} of {min(sizes)} {about.unit} is too small for intervals and tests"
+        return f"{few}: at least {FEWEST_SENTENCES} are needed; add lines, or divide long ones."
+    return ""
+
+
+def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
+    """How the machines of trials differ, which is no part of an identity. machines: `Trial.machine` of each trial."""
+    differing = []
+    for key in machines[0] if machines else ():
+        values = dict.fromkeys(str(machine[key]) for machine in machines if machine[key])
+        differing += [f"{key} ({' or '.join(values)})"] if len(values) > 1 else []
+    what = " and ".join(differing)
+    return f"Trials differ in {what}: rounding acts like another seed." if differing else ""
+
+
+def exemption_note(exempt: Sequence[str]) -> str:
+    """What the mark of a row means, from what the rows are exempt from."""
+    return f"{EXEMPT}: {'; '.join(exempt)}." if exempt else ""
