@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -129,13 +130,12 @@ def _read_file(path: Path, wanted: Sequence[str]) -> _Table:
 
     def found(separator: str) -> tuple[int, int]:
         """How many of the wanted headings there are, and how many headings."""
-        headings = next(csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
+        headings: list[str] = []
+        with suppress(csv.Error):  # which is reported where all lines are read
+            headings = next(csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
         return len({*wanted}.intersection(map(str.strip, headings))), len(headings)
 
-    try:
-        records = _records(text, max(separators, key=found), skipped)
-    except csv.Error as error:
-        raise InputError(f"{path}: is not CSV: {error}; export it again") from None
+    records = _records(path, text, max(separators, key=found), skipped)
     if len(records) < 2:
         rule = "must have a line of headings and a line for each run"
         raise InputError(f"{path}: {rule}, but has {counted(len(records), 'line')}; export it again")
@@ -143,7 +143,8 @@ def _read_file(path: Path, wanted: Sequence[str]) -> _Table:
     for line, cells in lines:
         if len(cells) != len(headings):
             rule = f"must have {len(headings)} cells as the headings, but has {len(cells)}"
-            raise InputError(f"{path} line {line}: {rule}; put text with a separator in it into double quotes")
+            remedy = "give it one for each heading, and put text with a separator in it into double quotes"
+            raise InputError(f"{path} line {line}: {rule}; {remedy}")
     return _Table(path, headings, lines)
 
 
@@ -164,7 +165,7 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _records(text: str, separator: str, skipped: int) -> list[tuple[int, list[str]]]:
+def _records(path: Path, text: str, separator: str, skipped: int) -> list[tuple[int, list[str]]]:
     """The cells of each line that has any, with the number of the line. skipped: how many lines stood before the text.
 
     A cell in quotes may have several lines; then the number is that of the first.
@@ -177,7 +178,8 @@ def _records(text: str, separator: str, skipped: int) -> list[tuple[int, list[st
                 records.append((skipped + line, [cell.strip() for cell in cells]))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise csv.Error(f"{error}, in the cells that begin at line {skipped + line}") from None
+        remedy = "close its quotes, or export it again"
+        raise InputError(f"{path} line {skipped + line}: is no CSV: {error}; {remedy}") from None
     return records
 
 
