@@ -138,7 +138,7 @@ def make_reports(options: ReportOptions) -> list[tuple[str, Any]]:
 
 
 def _is_of_runs(file: Path) -> bool:
-    return file.suffix in (".csv", ".tsv") or str(file).startswith(ONLINE_RUNS)
+    return file.suffix.lower() in (".csv", ".tsv") or str(file).startswith(ONLINE_RUNS)
 
 
 def _of_runs(options: ReportOptions) -> Table | Path:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ DECIMAL_COMMA = re.compile(  # 0,5 and 1.234,5
     r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]+)?([eE][-+]?[0-9]+)?"
 )
 WHOLE = re.compile(r"^\+?(-?)0*([0-9]+)(\.0*)?$")  # 1, 1.0 and 01 are one seed
+divided = partial(csv.reader, skipinitialspace=True)
 STATE_COLUMNS = ("state", "status")  # of W&B, of MLflow
 UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "scheduled", "preempting", "preempted")
 STEP_COLUMNS = ("step", "_step", "global_step", "trainer/global_step", "epoch", "wall time")
@@ -131,7 +133,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> _Table:
         """How many of the wanted headings there are, and how many headings."""
         headings: list[str] = []
         with suppress(csv.Error):  # which is reported where all lines are read
-            headings = next(csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
+            headings = next(divided(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
         return len({*wanted}.intersection(map(str.strip, headings))), len(headings)
 
     records = _records(path, text, max(separators, key=found), skipped)
@@ -169,7 +171,7 @@ def _records(path: Path, text: str, separator: str, skipped: int) -> list[tuple[
 
     A cell in quotes may have several lines; then the number is that of the first.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    reader = divided(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     records, line = [], 1
     try:
         for cells in reader:
