@@ -168,7 +168,7 @@ class RunsReport(TableChoice):
 
 def _is_of_runs(word: str) -> bool:
     """Whether a word of the command line names runs, and not a sweep file."""
-    return not word.startswith("-") and (Path(word).suffix in (".csv", ".tsv") or word.startswith(ONLINE_RUNS))
+    return not word.startswith("-") and (Path(word).suffix.lower() in (".csv", ".tsv") or word.startswith(ONLINE_RUNS))
 
 
 def read_options(argv: list[str]) -> SweepReport | RunsReport:

@@ -10,7 +10,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9
 DECIMAL_COMMA = re.compile(  # 0,5 and 1.234,5
     r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]+)?([eE][-+]?[0-9]+)?"
 )
-WHOLE = re.compile(r"\+?(-?)0*([0-9]+)(\.0*)?")
+WHOLE = re.compile(r"^\+?(-?)0*([0-9]+)(\.0*)?$")  # 1, 1.0 and 01 are one seed
+divided = partial(csv.reader, skipinitialspace=True)
 STATE_COLUMNS = ("state", "status")  # of W&B, of MLflow
 UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "scheduled", "preempting", "preempted")
 STEP_COLUMNS = ("step", "_step", "global_step", "trainer/global_step", "epoch", "wall time")
@@ -92,7 +94,7 @@ def read_runs(
         if keys.setdefault(title, values) != values:
             raise InputError(f"{path} line {line}: {shown(title)}: is the name of two rows; rename one of their values")
         scores = {name: of_column[number] for name, of_column in numbers.items()}
-        runs.append(Run(line, title, _seed(cells[places[seed]]) if seed else "", scores, settings))
+        runs.append(Run(line, title, WHOLE.sub(r"\1\2", cells[places[seed]]) if seed else "", scores, settings))
     if seed:
         _refuse_twice(path, runs, seed)
     return RunsFile(runs, [note] if note else [])
@@ -130,13 +132,12 @@ def _read_file(path: Path, wanted: Sequence[str]) -> _Table:
 
     def found(separator: str) -> tuple[int, int]:
         """How many of the wanted headings there are, and how many headings."""
-        headings = next(csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
+        headings: list[str] = []
+        with suppress(csv.Error):  # which is reported where all lines are read
+            headings = next(divided(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
         return len({*wanted}.intersection(map(str.strip, headings))), len(headings)
 
-    try:
-        records = _records(text, max(separators, key=found), skipped)
-    except csv.Error as error:
-        raise InputError(f"{path}: is not CSV: {error}; export it again") from None
+    records = _records(path, text, max(separators, key=found), skipped)
     if len(records) < 2:
         rule = "must have a line of headings and a line for each run"
         raise InputError(f"{path}: {rule}, but has {counted(len(records), 'line')}; export it again")
@@ -144,7 +145,8 @@ def _read_file(path: Path, wanted: Sequence[str]) -> _Table:
     for line, cells in lines:
         if len(cells) != len(headings):
             rule = f"must have {len(headings)} cells as the headings, but has {len(cells)}"
-            raise InputError(f"{path} line {line}: {rule}; put text with a separator in it into double quotes")
+            remedy = "give it one for each heading, and put text with a separator in it into double quotes"
+            raise InputError(f"{path} line {line}: {rule}; {remedy}")
     return _Table(path, headings, lines)
 
 
@@ -165,12 +167,12 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _records(text: str, separator: str, skipped: int) -> list[tuple[int, list[str]]]:
+def _records(path: Path, text: str, separator: str, skipped: int) -> list[tuple[int, list[str]]]:
     """The cells of each line that has any, with the number of the line. skipped: how many lines stood before the text.
 
     A cell in quotes may have several lines; then the number is that of the first.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    reader = divided(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     records, line = [], 1
     try:
         for cells in reader:
@@ -178,37 +180,32 @@ def _records(text: str, separator: str, skipped: int) -> list[tuple[int, list[st
                 records.append((skipped + line, [cell.strip() for cell in cells]))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise csv.Error(f"{error}, in the cells that begin at line {skipped + line}") from None
+        remedy = "close its quotes, or export it again"
+        raise InputError(f"{path} line {skipped + line}: is no CSV: {error}; {remedy}") from None
     return records
 
 
 def _refuse_chart(table: _Table, row: Sequence[str]) -> None:
-    """Refuse a file with a line for each step: of W&B's charts, or one in which the runs of every row count steps."""
-    charts = [heading for heading in table.headings if f"{heading}__MIN" in table.headings]
-    charts += [
-        heading for heading in table.headings if heading.lower() in STEP_COLUMNS and _counts(table, heading, row)
-    ]
-    if charts:
-        rule = f"must have a line for each run, but has one for each step ({shown(charts[0])})"
-        raise InputError(f"{table.path}: {rule}; export the table of runs in place of a chart")
+    """Refuse a file with a line for each step: of W&B's charts, or one in which all rows begin with the same steps."""
+    for heading in table.headings:
+        if f"{heading}__MIN" in table.headings or _are_steps(table, heading, row):
+            rule = f"must have a line for each run, but has one for each step ({shown(heading)})"
+            remedy = "export the table of runs in place of a chart; if each line is a run, leave out this column"
+            raise InputError(f"{table.path}: {rule}; {remedy}")
 
 
-def _counts(table: _Table, step: str, row: Sequence[str]) -> bool:
-    """Whether the runs of every row pass through steps: from the same first one, and none has more lines than an
-    earlier one. Finished runs that stopped early have other steps in each row."""
+def _are_steps(table: _Table, step: str, row: Sequence[str]) -> bool:
+    """Whether a column counts steps: in every row with several lines the first two are the same, as they are not of
+    finished runs. Where steps are the rows, each is there once."""
+    if step.lower() not in STEP_COLUMNS:
+        return False
     names = [i for i, heading in enumerate(table.headings) if heading in row and heading.lower() not in STEP_COLUMNS]
-    place, lines = table.headings.index(step), dict[tuple[str, ...], Counter[float]]()
+    by_row: dict[tuple[str, ...], list[str]] = {}
     for _, cells in table.lines:
-        if not NUMBER.fullmatch(cells[place]):
-            return False
-        lines.setdefault(tuple(cells[i] for i in names), Counter())[float(cells[place])] += 1
-    several = [[count for _, count in sorted(steps.items())] for steps in lines.values() if steps.total() > 1]
-    most = 1 if step in row else max(map(max, several), default=0)  # rows of one step may be meant
-    first = {min(steps) for steps in lines.values() if steps.total() > 1}
-    return len(first) == 1 and all(
-        len(counts) > 1 and most >= counts[0] and all(one >= other for one, other in pairwise(counts))
-        for counts in several
-    )
+        by_row.setdefault(tuple(cells[i] for i in names), []).append(cells[table.headings.index(step)])
+    several = [steps for steps in by_row.values() if len(steps) > 1]
+    firsts = {tuple(dict.fromkeys(steps))[:2] for steps in several}
+    return [*map(len, firsts)] == [2] and not (step in row and any(len({*steps}) < len(steps) for steps in several))
 
 
 def _finished(table: _Table, names: Sequence[int]) -> tuple[_Table, str]:
@@ -251,12 +248,6 @@ def _numbers(table: _Table, place: int, decimal_comma: bool) -> list[float | Non
         runs = counted(len(numbers), "run")
         raise InputError(f"{table.path}: {name}: must have numbers, but has none in {runs}; name another column")
     return numbers
-
-
-def _seed(text: str) -> str:
-    """A seed, which is a number where it is whole: 1, 1.0 and 01 are one seed."""
-    whole = WHOLE.fullmatch(text)
-    return whole[1] + whole[2] if whole else text
 
 
 def _refuse_twice(path: Path, runs: Sequence[Run], seed: str) -> None:
