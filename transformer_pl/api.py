@@ -173,8 +173,8 @@ class TrainedTrial:
     def _use_its_code(self) -> None:
         """Let edited classes be imported anew. Raises an InputError unless their code is that of the trial."""
         check_code(self.config, self._trial)
-        if forget_edited([*custom_components_by_key(self.config).values(), Component(path=self.config.data.task)]):
-            task_of.cache_clear()
+        forget_edited([*custom_components_by_key(self.config).values(), Component(path=self.config.data.task)])
+        task_of.cache_clear()
 
 
 def load_trial(name: str | Path, runs: str | Path = DEFAULT_RUNS) -> TrainedTrial:

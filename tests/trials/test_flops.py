@@ -152,7 +152,7 @@ def test_the_products_of_a_loss_with_weights_are_counted_once_for_each_target_to
     options = {"optim.loss.inner": inner} if inner else {}
     config = resolve([Level("test", BASE | {"optim.loss": f"stranger.{name}"} | options)])
     expected = 2 * 23 * inner * (config.model.d_model + 1009)
-    assert loss_flops([(config.optim, sizes(config.model, 1009), 1, 37, 23)]) == [expected]
+    assert loss_flops(config.optim, sizes(config.model, 1009), 1, 37, 23) == expected
     paper = resolve([Level("test", BASE)])
     ours, others = training_costs([(config, (37, 23)), (paper, (37, 23))])
     assert (ours.flops > others.flops) == bool(inner)

@@ -18,7 +18,6 @@ import os
 import pkgutil
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
@@ -38,7 +37,6 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 IMPORTING = {"__import__", "import_module"}  # functions
 LOOKUPS = {"globals", "vars", "eval", "exec", *IMPORTING}  # by a name made at run time
 NEVER_TRUE = {"__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING"}
-STARTED = time.time()
 _last_seen: dict[str, str] = {}  # by the path of a class: the digest of its code when `forget_edited` last saw it
 
 
@@ -69,27 +67,17 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
             copy.write_bytes(_content(spec))
 
 
-def forget_edited(components: Iterable[Component]) -> bool:
-    """Forget the modules of components whose code was edited after this process had imported it; returns whether any.
+def forget_edited(components: Iterable[Component]) -> None:
+    """Forget the modules of components whose code has changed since the last call, or for which this is the first.
 
     The next import reads the files anew. It is for a notebook, whose process sees many edits.
     """
-    edited = False
     for path in {component.path for component in components if not is_core(component.path)}:
-        code, digest = _code(path), _digest(path)
-        files = [
-            str(getattr(spec.loader, "archive", spec.origin)) for spec, _ in code.values()
-        ]  # a zip file, or its own
-        changed = max((os.stat(file).st_ctime for file in files), default=0.0)
-        if _last_seen.get(path, digest) != digest or (path not in _last_seen and changed > STARTED):
-            edited = True
-            for module in code:
-                package, _, name = module.rpartition(".")
-                sys.modules.pop(module, None)
-                if package in sys.modules:  # a folder without an __init__.py
-                    vars(sys.modules[package]).pop(name, None)
-        _last_seen[path] = digest
-    return edited
+        if _last_seen.get(path) != (digest := _digest(path)):
+            _last_seen[path] = digest
+            for module in _code(path):
+                for name in (module, module.rpartition(".")[0]):  # which may be a folder without an __init__.py
+                    sys.modules.pop(name, None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import PurePath
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -212,16 +212,10 @@ def option_value(config: Config, key: str) -> Any:
     if not is_option(key):
         return None
     section, slot, name = key.split(".")
-    filled, before = getattr(getattr(config, section), slot), before_options(f"{section}.{slot}")
+    filled = getattr(getattr(config, section), slot)
     components = filled if isinstance(filled, tuple) else (filled,)
-    given = _given(config, f"{section}.{slot}")
-    values = [_defaults(component, before, given) | component.options for component in components]
+    values = [_defaults(config, f"{section}.{slot}", component) | component.options for component in components]
     return values[0].get(name) if len(values) == 1 else None
-
-
-def _given(config: Config, key: str) -> dict[str, Any]:
-    """What `build` offers the component of a key beside its options."""
-    return optimizer_options(config.optim) if key == "optim.optimizer" else {}
 
 
 def _offered(accepted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,9 +223,10 @@ def _offered(accepted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
     return {name: value for name, value in given.items() if name in accepted and _fits(value, accepted[name])}
 
 
-def _defaults(component: Component, before: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """By name, the values that the options of a component have where it does not set them. given: see `build`."""
-    accepted = _accepted(import_component(component.path), before)
+def _defaults(config: Config, key: str, component: Component) -> dict[str, Any]:
+    """By name, the values that the options of a key's component have where it does not set them."""
+    accepted = options_of_class(component, before_options(key))
+    given = optimizer_options(config.optim) if key == "optim.optimizer" else {}
     defaults = {name: one.default for name, one in accepted.items() if one.default is not one.empty}
     return defaults | _offered(accepted, given)
 
@@ -247,6 +242,13 @@ def options_of_class(component: Component, before: int, inherited: bool = False)
         with suppress(InputError):
             options |= _accepted(parent, before)
     return options | _accepted(own, before)
+
+
+def mentions(declared: Any, kind: type) -> bool:
+    """Whether a declared type is this class or one derived from it, or has one among its parts, as `list[Path]` has."""
+    plain = get_origin(declared) or declared
+    is_kind = inspect.isclass(plain) and issubclass(plain, kind)
+    return is_kind or any(mentions(part, kind) for part in get_args(declared))
 
 
 def with_components(config: Config, change: Callable[[str, Component], Component]) -> Config:
@@ -268,9 +270,8 @@ def without_defaults(config: Config) -> Config:
     def change(key: str, component: Component) -> Component:
         if not component.options:
             return component
-        before = before_options(key)
-        defaults = _defaults(component, before, _given(config, key))
-        typed = _options(component, import_component(component.path), before)
+        defaults = _defaults(config, key, component)
+        typed = _options(component, import_component(component.path), before_options(key))
         # Compared as text, because True equals 1.
         changed = {name for name, value in typed.items() if name not in defaults or repr(value) != repr(defaults[name])}
         options = {name: value for name, value in component.options.items() if name in changed}

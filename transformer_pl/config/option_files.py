@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component
-from transformer_pl.config.components import is_core, options_of_class
+from transformer_pl.config.components import is_core, mentions, options_of_class
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import reading
 
 ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
-SEVERAL = (list, tuple, set, frozenset, Iterator)
 
 
 def file_contents(component: Component, before: int) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def _values(component: Component, before: int) -> dict[str, Any]:
     for name, option in options.items():
         value, parts = component.options.get(name, option.default), list[Any]()
         _mapped(option.default, parts.append)
-        says_path = _says_path(option.annotation)
+        says_path = mentions(option.annotation, os.PathLike)
         if says_path and value not in (None, "", option.empty):
             try:
                 value = TypeAdapter(option.annotation, config=ANY_CLASS).validate_python(value)
@@ -78,7 +77,7 @@ def _values(component: Component, before: int) -> dict[str, Any]:
 
 def _content(found: list[Path], part: Any) -> Any:
     """What stands in the place of a part of an option's value. found: gets the path that it is, if it exists."""
-    if not part or not isinstance(part, os.PathLike | str):
+    if not isinstance(part, os.PathLike | str) or not part:
         return part
     path = Path(part).expanduser()
     with reading(path, "fix it or its permissions"):
@@ -93,13 +92,9 @@ def _mapped(value: Any, use: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         value = sorted(value.items(), key=str)
         return [[key if isinstance(key, str) else use(key), _mapped(part, use)] for key, part in value]
-    return [_mapped(part, use) for part in value] if isinstance(value, SEVERAL) else use(value)
-
-
-def _says_path(kind: Any) -> bool:
-    """Whether a type is Path, or has it among its parts."""
-    plain = get_origin(kind) or kind
-    return any(map(_says_path, get_args(kind))) or (inspect.isclass(plain) and issubclass(plain, os.PathLike))
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)  # its own order differs between processes
+    return [_mapped(part, use) for part in value] if isinstance(value, list | tuple | Iterator) else use(value)
 
 
 def _files(path: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:

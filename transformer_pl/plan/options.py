@@ -17,6 +17,7 @@ from transformer_pl.runtime.command_line import (
     runs_option,
     whole_number,
     whole_numbers,
+    words_of,
 )
 from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.errors import suggestion
@@ -114,7 +115,5 @@ def sweep_folder(sweep: Any, options: TableOptions) -> Path:
 
 def other_table(options: TableOptions) -> str:
     """The options that make another table of the sweep file, as they are typed."""
-    words = ["--set", *(f"{key}={value}" for key, value in sorted(options.set.items()))] if options.set else []
-    if options.retune:
-        words += ["--retune", ",".join(options.retune), "--budget", str(options.tries)]
-    return shlex.join(words)
+    changed, budget = dict(sorted(options.set.items())), options.tries if options.retune else None
+    return shlex.join(words_of(TableOptions(set=changed, retune=options.retune, budget=budget)))

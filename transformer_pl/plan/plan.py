@@ -134,9 +134,8 @@ def estimate_costs(
         for with_components in (True, False):
             alike = rates.get(_speed_key(trial.config.flat(), with_components), ())
             if known := [rate for steps, rate in alike if steps >= min(SHORT, trial.config.steps)]:
+                estimates[row] = CostEstimate(cost, statistics.median(known) * cost.flops)
                 break
-        if known:
-            estimates[row] = CostEstimate(cost, statistics.median(known) * cost.flops)
         else:
             rate, processor = (scale and _rate_of_scale(scale, trial)) or (None, "")
             estimates[row] = CostEstimate(cost, rate and rate * cost.flops, processor)

@@ -28,28 +28,28 @@ Direction = Literal["minimize", "maximize"]
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
-def _given(example: str) -> BeforeValidator:
-    """For a field whose default is None: it must be in the file."""
-
-    def check(value: object) -> object:
-        if value is None:
-            raise ValueError(f"must be given, such as {example}")
-        return value
-
-    return BeforeValidator(check)
+def _given(value: object) -> object:
+    """Refuse None, the default of a number that must be in the file."""
+    if value is None:
+        raise ValueError("must be given, as a whole number from 1")
+    return value
 
 
 def _metric(name: str) -> str:
     if name not in COST_METRICS and not name.startswith("val/"):
-        rule = f"must be a metric of the validation set, such as val/{name.rpartition('/')[2]}"
-        raise ValueError(f"{rule}, or {' or '.join(COST_METRICS)}")
+        raise ValueError(
+            f"must be a metric of the validation set, such as val/bleu or val/ppl, or {' or '.join(COST_METRICS)}"
+        )
     return name
+
+
+GivenCount = Annotated[Count, BeforeValidator(_given)]
 
 
 class Goal(BaseModel, extra="forbid"):
     """What is searched for: `metric`, or an entry of `metrics`."""
 
-    name: Annotated[str, AfterValidator(_metric), _given("val/ppl")] = Field(None, validate_default=True)
+    name: Annotated[str, AfterValidator(_metric)] = Field("", validate_default=True)
     goal: Direction = "minimize"
 
 
@@ -57,7 +57,7 @@ class EarlyTerminate(BaseModel, extra="forbid"):
     """W&B's `early_terminate`: a trial may end after `min_iter` validations, after `eta` times as many, and so on."""
 
     type: Literal["hyperband"]
-    min_iter: Annotated[Count, _given("2")] = Field(None, validate_default=True)
+    min_iter: GivenCount = Field(None, validate_default=True)
     eta: Annotated[int, Field(ge=2), NoBool] = 3
 
 
@@ -65,7 +65,7 @@ class Search(BaseModel):
     """A sweep file that searches: its own fields, and those that `read_search` makes of its parameters."""
 
     method: Literal["random", "bayes", "custom"]
-    run_cap: Annotated[Count, _given("30, the number of trials to draw")] = Field(None, validate_default=True)
+    run_cap: GivenCount = Field(None, validate_default=True)
     metric: Goal | None = None
     metrics: list[Goal] = []
     early_terminate: EarlyTerminate | None = None
@@ -124,12 +124,9 @@ class Search(BaseModel):
         slot, _, option = key.rpartition(".")
         if slot not in COMPONENTS or slot not in self.space:
             return True
-        has: dict[str, bool] = {}
-        for path in _choices_or_ends(self.space[slot]):
-            with suppress(InputError):  # a class that cannot be imported, which its own check reports
-                has[path] = option in options_of_class(Component(path=path), before_options(slot))
-        path = values.get(slot, resolve([scale_level(self.scale)]).flat()[slot])
-        return has.get(path, True) or not any(has.values())
+        classes = map(str, _choices_or_ends(self.space[slot]))
+        having = [path for path in classes if option in options_of_class(Component(path=path), before_options(slot))]
+        return not having or values.get(slot, resolve([scale_level(self.scale)]).flat()[slot]) in having
 
     def _levels(self, drawn: Mapping[str, Any]) -> list[Level]:
         """The scale, the keys of a trial, and the seed."""

@@ -4,6 +4,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import NamedTuple
 
 from transformer_pl.plan.plan import PlannedTrial
@@ -11,7 +12,7 @@ from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.files import why_unwritable
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s, is_alive
+from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s
 from transformer_pl.sweep.progress import ProgressView
 
 KILLED = " (SIGKILL, mostly out of memory: lower --parallel, or increase trainer.accumulate)"
@@ -86,7 +87,8 @@ class Launch:
         process, planned, deadline = self.running[worker]
         if process.exitcode is not None:
             del self.running[worker]
-            is_orphan = is_alive(process)  # the server of processes was killed: a new one continues the trial
+            # Where the server of processes was killed, a new one continues its trials, which still run (Linux).
+            is_orphan = Path(f"/proc/{process.pid}").exists()
             end(process)
             ending = _ending(process, planned, asked=deadline is not None)
             if ending == "failed":  # or dropped: another command has taken it over while this one stood still

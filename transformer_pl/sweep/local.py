@@ -101,14 +101,6 @@ def divide_machine(
     return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
 
 
-def is_alive(process: BaseProcess) -> bool:
-    """Whether a trial still runs, also where multiprocessing takes it for ended because its server was killed."""
-    with suppress(ProcessLookupError):
-        os.kill(process.pid, 0)  # type: ignore[arg-type]
-        return True
-    return False
-
-
 def ask_to_end(process: BaseProcess) -> None:
     """Ask a trial to save and end."""
     with suppress(ProcessLookupError, TypeError):  # it has ended

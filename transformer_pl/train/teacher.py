@@ -1,17 +1,16 @@
 """Teachers: models of finished trials, whose predictions the loss of another trial uses (`optim.loss`)."""
 
-import inspect
 import re
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import Component, Config, Optim, Sizes, sizes
-from transformer_pl.config.components import before_options, build, options_of_class
+from transformer_pl.config.components import before_options, build, mentions, options_of_class
 from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.model import Transformer
@@ -52,8 +51,7 @@ def build_loss(optim: Optim, config: Sizes, teachers: dict[str, Any]) -> Any:
     """The training loss. teachers: the models that its options name, by option (see `load_teachers`)."""
     loss = build(optim.loss.model_copy(update={"options": optim.loss.options | teachers}), config, optim)
     if isinstance(loss, nn.Module):
-        lists = [one if isinstance(one, list) else [one] for one in teachers.values()]
-        models = [teacher.model for teacher in chain.from_iterable(lists)]
+        models = [one.model for value in teachers.values() for one in (value if isinstance(value, list) else [value])]
         _set_apart(loss, {id(one) for model in models for one in chain(model.parameters(), model.buffers())})
     return loss
 
@@ -118,18 +116,12 @@ def _replaced(loss: Component, replace: Callable[[str, object], Any]) -> dict[st
     declared = options_of_class(loss, before_options(KEY)) if loss.options else {}
     replaced: dict[str, Any] = {}
     for option, value in loss.options.items():
-        if value is not None and option in declared and _is_taught(declared[option].annotation):
+        if value is not None and option in declared and mentions(declared[option].annotation, Teacher):
             several = str(value).startswith(("[", "("))  # also in one text, such as [cdc919164728,0123456789ab]
             ids = re.findall(r"[^][(),'\"\s]+", str(value)) if several else [value]
             found = [replace(option, one) for one in ids]
             replaced[option] = found if several else found[0]
     return replaced
-
-
-def _is_taught(declared: object) -> bool:
-    """Whether a type is Teacher, or has it among its parts, such as `Teacher | None` and `list[Teacher]`."""
-    is_teacher = inspect.isclass(declared) and issubclass(declared, Teacher)
-    return is_teacher or any(map(_is_taught, get_args(declared)))
 
 
 def _find(option: str, name: object, runs: Path, data: str) -> FinishedTrial:

@@ -3,14 +3,14 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, NamedTuple
 
 from transformer_pl.config import Config, Optim, Sizes, sizes
 from transformer_pl.config.components import build, component_names, is_core
 from transformer_pl.runtime.isolated import isolated
 from transformer_pl.runtime.machine import peak_flops
 
-Counted = TypeVar("Counted")
 ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
 
 
@@ -50,22 +50,21 @@ def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> l
     models = [sizes(config.model, config.data.vocab_size) for config, _ in trainings]
     lengths = [(max(1, round(source)), max(1, round(target))) for _, (source, target) in trainings]
     passes = [(model, 1, *pair) for model, pair in zip(models, lengths, strict=True)]
-    of_losses = loss_flops([(config.optim, *one) for (config, _), one in zip(trainings, passes, strict=True)])
+    of_losses = [loss_flops(config.optim, *one) for (config, _), one in zip(trainings, passes, strict=True)]
     return [
         Cost(cost.params, 3 * config.steps * (cost.flops + of_loss) * config.data.batch_tokens / max(pair))
         for (config, _), pair, cost, of_loss in zip(trainings, lengths, forward_costs(passes), of_losses, strict=True)
     ]
 
 
-def loss_flops(losses: Sequence[tuple[Optim, Sizes, int, int, int]]) -> list[float]:
-    """What losses with weights of their own compute beside the model, forward. They are counted in a child process.
+@cache
+def loss_flops(optim: Optim, *forward_pass: Any) -> float:
+    """What a loss with weights of its own computes beside the model, forward. It is counted in a child process.
 
-    losses: for each the optimization, and what `forward_costs` takes.
+    forward_pass: what `forward_costs` takes.
     """
-    own = list(dict.fromkeys(one for one in losses if not is_core(one[0].loss.path)))
-    names = ", ".join(dict.fromkeys(f"optim.loss = {one[0].loss.path}" for one in own))
-    counted = dict(zip(own, isolated(names, _counted_losses, own), strict=True)) if own else {}
-    return [counted.get(one, 0.0) for one in losses]
+    path = optim.loss.path
+    return 0.0 if is_core(path) else isolated(f"optim.loss = {path}", _counted_loss, optim, *forward_pass)
 
 
 def share_of_peak(
@@ -124,10 +123,6 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
     return _on_meta_tensors(count, dry_run(c))
 
 
-def _counted_losses(losses: Sequence[tuple[Optim, Sizes, int, int, int]]) -> list[float]:
-    return [_counted_loss(*loss) for loss in losses]
-
-
 def _counted_loss(optim: Optim, c: Sizes, B: int, Ls: int, Lt: int) -> float:
     """See `loss_flops`. Nothing is counted of a loss that cannot be computed alone, such as one with a teacher."""
     import torch
@@ -155,7 +150,7 @@ def _counted_loss(optim: Optim, c: Sizes, B: int, Ls: int, Lt: int) -> float:
     return 0.0
 
 
-def _on_meta_tensors(count: Callable[[str], Counted], device: str) -> Counted:
+def _on_meta_tensors(count: Callable[[str], Any], device: str) -> Any:
     """What is counted on the meta device; on another one where a component reads values, which meta tensors lack."""
     import torch
 

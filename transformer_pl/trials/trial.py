@@ -173,13 +173,10 @@ class Trial:
 
     def is_whole(self) -> bool:
         """Whether its weights and metrics are there for another trial; where they cannot be read, with a warning."""
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(self.folder / WEIGHTS, "np"), (self.folder / METRICS).open("rb"):
-                return True
-        except (OSError, SafetensorError) as error:
-            warn(f"{self.folder}: has the same weights, but cannot be read: {error}")
+            return bool(self.weights()) and (self.folder / METRICS).exists()
+        except InputError as error:
+            warn(f"{self.folder}: has the same weights, but {error}")
             return False
 
     def link(self, other: Path, *names: str) -> None:

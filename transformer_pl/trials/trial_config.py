@@ -67,7 +67,7 @@ def match_flops(config: Config) -> Config:
     models = base, config.model
     passes = [(sizes(model, config.data.vocab_size), 1, ASSUMED_LENGTH, ASSUMED_LENGTH) for model in models]
     base_cost, cost = forward_costs(passes)
-    [of_loss] = loss_flops([(config.optim, *passes[1])])
-    steps = max(1, round(config.optim.max_steps * base_cost.flops / (cost.flops + of_loss)))
+    flops = cost.flops + loss_flops(config.optim, *passes[1])
+    steps = max(1, round(config.optim.max_steps * base_cost.flops / flops))
     matched = {"match": "steps", "duration": 1.0, "max_steps": steps}
     return config.model_copy(update={"optim": config.optim.model_copy(update=matched)})
