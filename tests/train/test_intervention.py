@@ -127,7 +127,7 @@ def test_what_an_intervention_draws_is_of_the_seed_and_disturbs_nothing(module):
 
     def changed(seed):
         torch.manual_seed(0)
-        model = small_models.model()
+        model = small_models.built(small_models.small())
         intervene(model, rows({"decode.intervention": "stranger.Noisy", "seed": seed})[0])
         return model.embedding.weight, torch.rand(()), np.random.random(), random.random()
 
