@@ -221,6 +221,7 @@ class Plain:
         "if __name__ == '__main__':\n    pass\nelse:\n    Plain.rate = {}",
         "from constants import rate\nmade = rate({})",
         "rate = 1\nfor _ in range({}):\n    del rate\n    rate = 1",
+        "one1 = one2 = 1\ndel one{}",
     ],
 )
 def test_what_changes_a_class_while_its_file_is_imported_is_part_of_it(module, change):

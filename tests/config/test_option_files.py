@@ -77,6 +77,8 @@ def test_a_folder_counts_by_its_files(module, tmp_path):
     (folder / "x").write_text("two")  # two files exchange their names
     (folder / "y").write_text("one")
     made.append(id_(folder))
+    (folder / "y").rename(folder / "z")
+    made.append(id_(folder))
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "z").write_text("one")
