@@ -1,19 +1,25 @@
-"""Training steps that are replayed. Without a GPU, each is computed as it is, with all that surrounds a replay."""
+"""Training steps that are replayed: by faked graphs, or each computed as it is, with all that surrounds a replay."""
+
+import gc
 
 import lightning as L
 import pytest
+import strangers
 import torch
+from faked_graphs import Card, Graph, install
 from helpers import little_text
 from shipped_components import components
 from small_models import batch, built, small
 from small_trainings import config, fit
+from torch.torch_version import TorchVersion
 
 from transformer_pl.config import PAD, Optim, sizes
 from transformer_pl.data.batches import Batch, padded_batch
 from transformer_pl.data.prepare import prepare
 from transformer_pl.model.loss import SmoothedCrossEntropy, training_loss
 from transformer_pl.model.transformer import PostNormResidual
-from transformer_pl.train.cuda_graphs import why_no_graphs
+from transformer_pl.train.cuda_graphs import StepGraphs, why_no_graphs
+from transformer_pl.train.module import TransformerModule
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +86,113 @@ def test_a_replayed_training_is_the_training_in_few_shapes(prepared, keys):
         torch.testing.assert_close(ours.state_dict()[name], weight, atol=20 * rel, rtol=0)
 
 
-def test_a_component_that_depends_on_the_other_sentences_trains_without(prepared, capsys):
-    one = config(**KEYS | {"model__p_drop": 0.1, "model__residual": "small_models.NormOverTheBatch"})
-    (module, _), (ours, _) = (fit(prepared, one, replayed=replayed) for replayed in (False, True))
-    assert not ours.replays and "other sentences" in capsys.readouterr().out
-    for name, value in module.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], value), name
+KEEPING = [name for name, one in vars(strangers).items() if getattr(one, "__module__", "") == strangers.__name__]
+KEEPING = [name for name in KEEPING if name not in ("Scaled", "Schedule", "AnnealedLoss")]
+STRANGERS = {name: {"model__ffn": f"strangers.{name}"} for name in KEEPING}
+STRANGERS |= {
+    "a number": {"model__ffn": "small_models.Counting"},
+    "the loss": {"optim__loss": "strangers.AnnealedLoss"},
+    "other sentences": {"model__residual": "small_models.NormOverTheBatch"},
+    "waits": {"optim__loss": "ablations.r_drop.RDrop"},
+}
+
+
+def weights_after(prepared, one, *callbacks, **how):
+    for cls in (strangers.AClass, strangers.Hooked):
+        cls.calls, cls.seen = 0, []
+    return {name: value.clone() for name, value in fit(prepared, one, *callbacks, **how)[0].state_dict().items()}
+
+
+EVERY_DAY = ("a number", "ADictionary", "the loss", "other sentences", "waits")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(keys, id=name, marks=[] if name in EVERY_DAY else pytest.mark.slow)
+        for name, keys in STRANGERS.items()
+    ],
+)
+def test_what_a_graph_would_not_see_is_trained_as_if_graphs_had_not_been_asked_for(prepared, keys, monkeypatch, capsys):
+    """Bit for bit, as what the trial of a graph has changed is undone, but in closures and generator functions."""
+    one = config(data__batch_tokens=300, optim__max_steps=3, **keys)
+    is_undone = not {"strangers.AClosure", "strangers.AnIterator"} & set(keys.values())
+    with monkeypatch.context() as patch:
+        install(patch, Card())
+        expected = weights_after(prepared, one)
+        seen = len(strangers.Hooked.seen)
+        found = weights_after(prepared, one, replayed=True)
+    assert not Graph.replays and capsys.readouterr().out.count("no CUDA graphs") == 1
+    for name, value in expected.items():
+        assert torch.equal(found[name], value) or not is_undone, name
+    assert len(strangers.Hooked.seen) == seen or "Hooked" not in str(keys)
+
+
+ROWS = {name: {key.replace(".", "__"): value for key, value in keys.items()} for name, keys in components().items()}
+OTHERS = {
+    "two parts, clipped, master weights": {
+        "trainer__accumulate": 2,
+        "optim__clip": 0.5,
+        "trainer__precision": "bf16-master",
+    },
+    "stochastic depth": {"model__residual": "ablations.stochastic_depth.StochasticDepth"},
+}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *(pytest.param(keys, id=name) for name, keys in OTHERS.items()),
+        *(pytest.param(keys, id=name, marks=pytest.mark.slow) for name, keys in ROWS.items()),
+    ],
+)
+def test_a_training_with_graphs_is_the_one_without_bit_for_bit(prepared, keys, monkeypatch):
+    """Of the same batches, so that dropout draws the same numbers. A graph here is a tape of the pass's operations."""
+    one = config(**{"data__batch_tokens": 300, "model__p_drop": 0.1, "optim__max_steps": 14} | keys)
+    model = built(sizes(one.model, 400))
+    if why_no_graphs(one, model, None):
+        pytest.skip("known before")
+    found = []
+    for failing in (0, None):
+        with monkeypatch.context() as patch:
+            install(patch, Card(failing=failing))
+            if failing == 0:  # without graphs, but with padded batches
+                patch.setattr(StepGraphs, "_tried", lambda graphs, batch: batch)
+                patch.setattr(StepGraphs, "_capture_in_pool", lambda graphs, batch: None)
+            module, _ = fit(prepared, one, replayed=True)
+            found.append((module.state_dict(), Graph.replays, module.replays))
+    (expected, none, _), (weights, replays, is_replayed) = found
+    assert not none and replays > 4 and is_replayed
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value), name
+
+
+def test_the_largest_batch_is_captured_first_and_all_memory_is_given_back(prepared, monkeypatch, capsys):
+    """The first capture, of two sentences, has a pool of its own. A shape that occurs twice has no graph."""
+    card, shapes = Card(), Shapes()
+    install(monkeypatch, card)
+    module, _ = fit(prepared, config(**KEYS | {"optim__max_steps": 20}), shapes, replayed=True)
+    pools, sizes_ = zip(*card.captures, strict=True)
+    frequent = {shape for shape in shapes.seen if shapes.seen.count(shape) > 2}
+    assert len(set(pools)) == 2 and pools[0] not in pools[1:] and max(sizes_) == sizes_[1] > sizes_[0]
+    assert len(pools) - 2 in (len(frequent), len(frequent) - 1) and len(frequent) < len(set(shapes.seen))
+    left_out = len(set(shapes.seen)) - len(frequent)
+    assert f"{left_out} of {len(set(shapes.seen))} shapes" in capsys.readouterr().out
+    gc.collect()
+    assert not Graph.made and all(weight.grad is None for weight in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("card", "captures"), [(Card(free=2 * 10**11, taken=10**11), 1), (Card(failing=0), 0), (Card(failing=1), 1)]
+)
+def test_a_training_that_cannot_be_captured_goes_on(prepared, card, captures, monkeypatch, capsys):
+    """For want of memory, at the first capture, and at the next one."""
+    install(monkeypatch, card)
+    one = config(**KEYS)
+    found = weights_after(prepared, one, replayed=True)
+    assert capsys.readouterr().out.count("no CUDA graphs") == 1 and len(card.captures) == captures
+    for name, value in weights_after(prepared, one).items():
+        torch.testing.assert_close(found[name], value, atol=2e-3, rtol=0)
 
 
 class Freezes(L.Callback):
@@ -115,20 +222,30 @@ class AtStep(PostNormResidual):
         self.step = step
 
 
+class LossAtStep(SmoothedCrossEntropy):
+    at_step = AtStep.at_step
+
+
 @pytest.mark.parametrize(
-    ("keys", "is_replayed"),
+    ("keys", "version", "is_replayed"),
     [
-        ({}, True),
-        ({"trainer__precision": "bf16-mixed"}, True),
-        ({"trainer__callbacks": "lightning.pytorch.callbacks.EarlyStopping"}, True),
-        ({"trainer__callbacks": '[{"stopping_callback.StopAt": {"step": 5, "in_identity": false}}]'}, True),
-        ({"trainer__callbacks": '[{"stopping_callback.StopAt": {"step": 5}}]'}, False),
-        ({"trainer__precision": "bf16-master"}, True),
-        ({"trainer__devices": 2, "trainer__strategy": "ddp"}, False),
-        ({"model__residual": f"{__name__}.AtStep"}, False),
-        ({"model__ffn": "ablations.mixture_of_experts.MixtureOfExperts"}, False),
+        ({}, "2.13.1", True),
+        ({}, "2.11.0", False),
+        ({"trainer__compile": "on"}, "2.11.0", True),
+        ({"trainer__precision": "bf16-mixed"}, "2.13.0+cu130", True),
+        ({"trainer__callbacks": "lightning.pytorch.callbacks.EarlyStopping"}, "2.14.0", True),
+        ({"trainer__callbacks": '[{"stopping_callback.StopAt": {"step": 5, "in_identity": false}}]'}, "2.13.0", True),
+        ({"trainer__callbacks": '[{"stopping_callback.StopAt": {"step": 5}}]'}, "2.13.0", False),
+        ({"trainer__precision": "bf16-master"}, "2.13.0", True),
+        ({"trainer__devices": 2, "trainer__strategy": "ddp"}, "2.13.0", False),
+        ({"model__residual": f"{__name__}.AtStep"}, "2.13.0", False),
+        ({"optim__loss": f"{__name__}.LossAtStep"}, "2.13.0", False),
+        ({"model__ffn": "ablations.mixture_of_experts.MixtureOfExperts"}, "2.13.0", False),
     ],
 )
-def test_what_cannot_be_replayed_is_known_before(keys, is_replayed):
+def test_what_cannot_be_replayed_is_known_before(keys, version, is_replayed, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     one = config(**keys)
-    assert (why_no_graphs(one, built(sizes(one.model, 400))) is None) == is_replayed
+    module = TransformerModule(one, 400)
+    assert (why_no_graphs(one, module.model, module.loss) is None) == is_replayed
+    assert ("warning" in capsys.readouterr().out) == (is_replayed and version < "2.13")

@@ -108,6 +108,20 @@ def padded_batch(batch: Batch, rows: int, length: int) -> Batch:
     return Batch(source, target_in, target_out, batch.tokens)
 
 
+def unpadded(batch: Batch) -> Batch:
+    """The batch before `padded_batch`: without rows that predict nothing, but the first, and without common padding."""
+    rows = (batch.target_out != PAD).any(1)
+    rows[0] = True
+    sides = [side[rows] for side in batch[:3]]
+    Ls, Lt = (int((side != PAD).any(0).nonzero().max()) + 1 for side in sides[:2])
+    return Batch(sides[0][:, :Ls], sides[1][:, :Lt], sides[2][:, :Lt], batch.tokens)
+
+
+def replayed_rows(config: Config, length: int) -> int:
+    """The most sentences of a micro-batch whose longest has this length."""
+    return -(-(config.data.batch_tokens // length) // config.trainer.accumulate)
+
+
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
     """Return the ids of each sentence, then EOS (unless it is a piece that goes on), then PAD: (B, longest) int64."""
     starts = tokens.offsets[indexes]
@@ -156,6 +170,14 @@ class TrainStream:
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.done = state["done"]
         self.epoch, self.first_step = state.get("epoch", 0), state.get("first_step", 0)  # older states have none
+
+    def largest_shape(self) -> tuple[int, int]:
+        """Rows and length such that no micro-batch of `replayed_rows` is longer, or has more tokens in all."""
+        data, sides = self.config.data, (self.split.source, self.split.target)
+        longest = max(int(side.lengths_with_special.max()) for side in sides)
+        longest = min(longest, data.max_length, data.batch_tokens)
+        tokens = max(length * replayed_rows(self.config, length) for length in range(1, longest + 1))
+        return -(-tokens // longest), longest
 
     def epoch_split(self, epoch: int) -> Split:
         """The training pairs as tokens, in an epoch from 0. A derived class may give the same pairs other tokens."""

@@ -5,7 +5,15 @@ from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
 from transformer_pl.config.components import build
-from transformer_pl.data.batches import Batch, TrainStream, collate, eval_batches, nothing_to_predict, padded_batch
+from transformer_pl.data.batches import (
+    Batch,
+    TrainStream,
+    collate,
+    eval_batches,
+    nothing_to_predict,
+    padded_batch,
+    replayed_rows,
+)
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.task import checked_scores, task_of
 
@@ -48,8 +56,7 @@ class DataModule(L.LightningDataModule):
             return batch
         if self.trainer.training and getattr(self.trainer.lightning_module, "replays", False):
             L = max(batch.source.shape[1], batch.target_in.shape[1])
-            most = -(-(self.config.data.batch_tokens // L) // self.config.trainer.accumulate)
-            batch = padded_batch(batch, rows=max(most, len(batch.source)), length=L)
+            batch = padded_batch(batch, rows=max(replayed_rows(self.config, L), len(batch.source)), length=L)
         if self.trainer.strategy.root_device.type == "cpu":
             return batch
         source, target_in, target_out, tokens = batch

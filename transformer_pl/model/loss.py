@@ -25,7 +25,7 @@ class SmoothedCrossEntropy:
 
     def __init__(self, config: Sizes, optim: Optim):
         self.eps_ls, self.vocab_size = optim.eps_ls, config.vocab_size
-        self._compiled: Any = None
+        self.compiled: Any = None  # `_formula`
 
     def compile(self) -> None:
         """Let torch compile `_formula` to few passes over the logits, where `_loss_and_gradient` makes nine."""
@@ -35,11 +35,11 @@ class SmoothedCrossEntropy:
             torch._dynamo.mark_static(logits, 1)  # the vocabulary
             return compiled(logits, target, eps_ls)
 
-        self._compiled = formula
+        self.compiled = formula
 
     def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
         tokens = _tokens_at_once(x, self.vocab_size)
-        return smoothed_loss(embedding, x, target, self.eps_ls, tokens, self._compiled)
+        return smoothed_loss(embedding, x, target, self.eps_ls, tokens, self.compiled)
 
 
 def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:

@@ -4,82 +4,93 @@ A graph holds the kernels of one forward and backward pass, for one shape of bat
 sides of a batch are padded to one length (`DataModule`). Optimizer, schedule, logs and callbacks stay outside.
 """
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
 
-from transformer_pl.config import PAD, Config
-from transformer_pl.data.batches import Batch, padded_batch
+from transformer_pl.config import Config
+from transformer_pl.data.batches import Batch, padded_batch, unpadded
 from transformer_pl.model.slots import Auxiliary, Stepwise, modules_with
 from transformer_pl.runtime.terminal import plain
+from transformer_pl.train.passes import Kept, Losses, apart, gradients_of_two, padding_counts, passed, undone
 
-FREE = 0.2  # the share of the card's memory that graphs leave free
-OF_LOSS, OF_GRADIENTS = 1e-4, 1e-3  # how much rounding may change the loss of a padded batch, and gradients of a replay
-
-
-class Losses(NamedTuple):
-    """What a forward pass gives."""
-
-    loss: Tensor  # what is minimised
-    sums: Tensor  # over the batch, detached: the loss in nats, the target tokens, each auxiliary loss times the tokens
+MARGIN = 0.05  # the share of the card's memory that graphs leave free beside what a pass without a graph takes
+RARE = 2  # a shape that occurs so often is not captured
+OF_LOSS, OF_GRADIENTS = 1e-4, 1e-3  # how much rounding may change the loss of a padded batch, and gradients of a pass
+SAFE = "2.13"  # the first version of torch in which a failed capture does not end the training
 
 
 class _Captured(NamedTuple):
     graph: Any
     batch: Batch  # the tensors that a replay reads
     losses: Losses  # the tensors that it writes
+    kept: Kept  # holds all other tensors that it may read
 
 
-def why_no_graphs(config: Config, model: nn.Module) -> str | None:
+def why_no_graphs(config: Config, model: nn.Module, loss: Any) -> str | None:
     """Why a training on a GPU cannot be replayed, as far as that can be known before it begins."""
-    trainer = config.trainer
+    trainer, is_risky = config.trainer, torch.__version__ < SAFE
     changing = [one.path for one in trainer.callbacks if one.in_identity and not one.path.startswith("lightning.")]
+    is_stepwise = any(modules_with(model, Stepwise)) or isinstance(loss, Stepwise)
     reasons = {
         "several processes train together": trainer.devices * trainer.num_nodes > 1 or trainer.strategy != "auto",
         f"trainer.precision is {trainer.precision}": trainer.precision == "16-mixed",
-        "a component has at_step, and a graph would repeat the numbers of one step": any(modules_with(model, Stepwise)),
+        "a component or the loss has at_step, and a graph would repeat the numbers of one step": is_stepwise,
         "a component has an auxiliary loss, which would count rows of padding": any(modules_with(model, Auxiliary)),
         f"{', '.join(changing)} may change the model, unless it has in_identity: false": changing,
+        f"a failed capture ends the training in torch {torch.__version__}": is_risky and trainer.compile != "on",
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if is_risky and not why:
+        remedy = "; choose trainer.compile=off if one does"
+        print(plain(f"warning: a failed capture ends the training in torch {torch.__version__}{remedy}"), flush=True)
+    return why
 
 
 class StepGraphs:
-    """The forward and backward passes of training steps, captured for each shape when it first occurs, then replayed.
+    """The forward and backward passes of training steps, captured for each shape that is not rare, then replayed.
 
-    The first replay of a shape is compared with the same pass without a graph and with the same random numbers. Where
-    they differ, or where a pass cannot be captured, one line says why, and all passes are computed without graphs from
-    then on. On a CPU there are no graphs.
+    Two sentences are captured first, in a pool of their own, then a batch at least as large as all others, so that the
+    others find their memory in its blocks. The first replay of a shape is compared with the same pass without a graph
+    and with the same random numbers. Where they differ, or where a pass cannot be captured, one line says why, and all
+    passes are computed without graphs from then on. On a CPU there are no graphs.
 
     compute: the forward pass of a batch, whose `tokens` are a tensor.
-    module: what it trains, a model and its loss.
+    module: what it trains, with a `model` and a `loss`.
     """
 
-    def __init__(self, compute: Callable[[Batch], Losses], module: nn.Module):
+    def __init__(self, compute: Callable[[Batch], Losses], module: Any):
         self.compute, self.module = compute, module
         self.are_used = True
-        self._captured: dict[tuple[torch.Size, ...], _Captured | None] = {}  # None where memory was not enough
+        self.largest = (0, 0)  # rows and length, such that no batch is larger
+        self._is_tried = False
+        self._seen: Counter[torch.Size] = Counter()  # passes without a graph, by shape
+        self._captured: dict[torch.Size, _Captured | None] = {}  # None where memory was not enough
         self._pool: Any = None  # the memory of all graphs: they can share it, as no two run at once
         self._stream: Any = None  # on which graphs are captured: each stream has its own workspaces
-        self._pass_bytes = 0  # the memory that a pass without a graph takes
         self._places: list[Any] = []  # where weights and buffers lie, and which weights are trained
+        self._tensors: list[Tensor] | None = None  # weights and buffers; None if Python may have put others there
         self._gradients: dict[nn.Parameter, Tensor] = {}  # replays add to these tensors, so they stay
-        self._rows_are_checked = False
+
+    def look_again(self) -> None:
+        """Look for all weights and buffers before the next step, because a validation may have changed them."""
+        self._tensors = None
 
     def zero_gradients(self) -> None:
         """Set the gradients to zero before a global batch, in the tensors to which the graphs add them."""
-        places: list[Any] = [(weight.data_ptr(), weight.requires_grad) for weight in self.module.parameters()]
-        places += [buffer.data_ptr() for buffer in self.module.buffers()]
+        if not self.are_used:
+            self.module.zero_grad()
+            return
+        if self._tensors is None:
+            self._tensors = [*self.module.parameters(), *self.module.buffers()]
+        places = [(id(one), one.data_ptr(), one.requires_grad) for one in self._tensors]
         if places != self._places:  # something has put other tensors in their place, or has frozen weights
             self._forget_graphs()
             self._places = places
-        if not (self.are_used and self._gradients):
+        if not self._gradients:
             self.module.zero_grad()
             return
         torch._foreach_zero_(list(self._gradients.values()))
@@ -88,19 +99,29 @@ class StepGraphs:
 
     def __call__(self, batch: Batch) -> Losses:
         """The losses of a batch. Its gradients are added to those of the weights."""
-        if not self._rows_are_checked:
-            self._rows_are_checked = True
-            batch = self._checked(batch)
         tokens: Any = torch.full((), float(batch.tokens), device=batch.source.device)
-        batch, shape = batch._replace(tokens=tokens), (batch.source.shape, batch.target_in.shape)
+        batch, shape = batch._replace(tokens=tokens), batch.source.shape
         if not (self.are_used and batch.source.is_cuda):
             return self._passed(batch)
-        if shape not in self._captured:
-            free, total = torch.cuda.mem_get_info()
-            is_enough = free > FREE * total + 2 * self._pass_bytes
-            self._captured[shape] = self._capture(batch) if is_enough else None
-        captured = self._captured.get(shape)
-        return _replayed(captured, batch) if captured else self._passed(batch)
+        if not self._is_tried:
+            self._is_tried = True
+            batch = self._tried(batch)
+        if shape not in self._captured and self._seen[shape] >= RARE and self.are_used:
+            self._capture_in_pool(batch)
+        if captured := self._captured.get(shape):
+            return _replayed(captured, batch)
+        self._seen[shape] += 1
+        return self._passed(batch)
+
+    def end(self) -> None:
+        """Give the memory of graphs and gradients back, and say how many shapes had no graph."""
+        left_out = sum(not self._captured.get(shape) for shape in self._seen)
+        if self._captured and left_out:
+            reason = f"which occurred {RARE} times or less, or for which memory was not enough"
+            print(plain(f"CUDA graphs: without those of {left_out} of {len(self._seen)} shapes, {reason}"), flush=True)
+        self._forget_graphs()
+        self.module.zero_grad()
+        torch.cuda.empty_cache()
 
     def _refuse(self, why: str) -> None:
         print(plain(f"no CUDA graphs: {why}"), flush=True)
@@ -110,120 +131,106 @@ class StepGraphs:
     def _forget_graphs(self) -> None:
         self._captured, self._gradients, self._pool = {}, {}, None
 
-    def _checked(self, batch: Batch) -> Batch:
-        """The first batch. If its padding changes the loss, refuse graphs, and return the batch without padding."""
-        rows = (batch.target_out != PAD).any(1)
-        rows[0] = True
-        source, target_in, target_out = (_without_padding(side[rows]) for side in batch[:3])
-        alone = Batch(source, target_in, target_out[:, : target_in.shape[1]], batch.tokens)
-        B, L = len(alone.source), max(alone.source.shape[1], alone.target_in.shape[1])
-        dropouts = [one for one in self.module.modules() if isinstance(one, nn.Dropout) and one.training]
-        sums = []
-        with torch.autocast(batch.source.device.type, enabled=False), torch.compiler.set_stance("force_eager"):
-            for dropout in dropouts:
-                dropout.eval()
-            for one in (alone, padded_batch(alone, rows=B + 1, length=L)):
-                with self._undone():
-                    sums.append(self.compute(one).sums[0])
-            for dropout in dropouts:
-                dropout.train()
-        if (sums[0] - sums[1]).abs() <= OF_LOSS * sums[0].abs():
-            return batch
-        self._refuse("a component or the loss depends on the other sentences of a batch, or draws random numbers")
-        return alone
+    def _tried(self, batch: Batch) -> Batch:
+        """The first batch. Refuse graphs if padding changes its loss, or if two of its sentences cannot be captured.
+
+        Then the batch is returned without padding, so that the training is the one that never asked for graphs.
+        """
+        alone = unpadded(batch)
+        if not padding_counts(self.compute, self.module, alone) <= OF_LOSS:
+            self._refuse("a component or the loss depends on the other sentences of a batch, or draws random numbers")
+        else:
+            two = _first_two(batch, 2, batch.source.shape[1])
+            if self._is_without_waiting(two):
+                self._capture(two, torch.cuda.graph_pool_handle())
+        return batch if self.are_used else alone
+
+    def _is_without_waiting(self, batch: Batch) -> bool:
+        """Refuse graphs if a pass waits for the device. The first pass may, because it prepares what others use."""
+        with undone(self.module):
+            self._passed(batch)
+            try:
+                torch.cuda.set_sync_debug_mode("error")
+                self._passed(batch)
+            except RuntimeError as error:
+                self._refuse(f"a step waits for the GPU: {error}".splitlines()[0])
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        return self.are_used
 
     def _passed(self, batch: Batch) -> Losses:
         """A forward and a backward pass without a graph."""
-        torch.clear_autocast_cache()  # a graph must cast the weights itself
-        loss, sums = self.compute(batch)
-        with torch.autocast(batch.source.device.type, enabled=False):  # a backward pass of Lightning's has no autocast
-            loss.backward()
-        torch.clear_autocast_cache()
+        losses = passed(self.compute, batch)
         self._gradients = {weight: weight.grad for weight in self.module.parameters() if weight.grad is not None}
-        return Losses(loss.detach(), sums)
+        self._tensors = None
+        return losses
 
-    def _capture(self, batch: Batch) -> _Captured | None:
-        """A graph for batches of this shape. Returns None and refuses all graphs if it computes something else."""
+    def _capture_in_pool(self, batch: Batch) -> None:
+        """Capture this shape in the pool of all, which begins with the largest batch."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+            largest = _first_two(batch, *self.largest)
+            self._captured[largest.source.shape] = self._capture(largest, self._pool, needed=2)
+            if self.are_used and not self._captured[largest.source.shape]:
+                self._refuse("the GPU's memory does not hold the largest batch twice; increase trainer.accumulate")
+        if self.are_used and batch.source.shape not in self._captured:
+            self._captured[batch.source.shape] = self._capture(batch, self._pool)
+
+    def _capture(self, batch: Batch, pool: Any, needed: int = 1) -> _Captured | None:
+        """A graph for batches of this shape. None if memory is not enough; if it cannot be, all graphs are refused.
+
+        needed: the passes for which memory must be free: one without a graph, and one more to begin a pool.
+        """
+        try:
+            return self._compared(batch, pool, needed)
+        except RuntimeError as error:
+            self._refuse(f"a step cannot be captured: {error.__context__ or error}".splitlines()[0])
+        return None
+
+    def _compared(self, batch: Batch, pool: Any, needed: int) -> _Captured | None:
         self._stream = self._stream or torch.cuda.Stream()
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
         self._stream.wait_stream(torch.cuda.current_stream())
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        with torch.cuda.stream(self._stream):  # the first pass also prepares what kernels need, such as workspaces
-            once, again = (self._gradients_of_two(lambda: self._passed(batch)) for _ in range(2))
-        torch.cuda.current_stream().wait_stream(self._stream)
-        self._pass_bytes = max(self._pass_bytes, torch.cuda.max_memory_allocated() - before)
-        if not self.are_used:
-            return None
+        before = torch.cuda.memory_reserved()
+        with torch.cuda.stream(self._stream), undone(self.module):  # the first pass also prepares workspaces
+            once = gradients_of_two(lambda: self._passed(batch), self.module)
+        pass_bytes = torch.cuda.max_memory_reserved() - before
+        with undone(self.module):
+            with torch.cuda.stream(self._stream):
+                again = gradients_of_two(lambda: self._passed(batch), self.module)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            if not apart(again, once) <= OF_GRADIENTS:
+                raise RuntimeError("two passes with the same random numbers have other gradients")
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info()
+            if free < needed * pass_bytes + MARGIN * total:
+                return None
+            captured = self._recorded(batch, pool)
+        with undone(self.module):
+            replayed = gradients_of_two(lambda: _replayed(captured, batch), self.module)
+        if not apart(replayed, once) <= OF_GRADIENTS:
+            raise RuntimeError("a replay has other gradients than the step itself")
+        return captured
+
+    def _recorded(self, batch: Batch, pool: Any) -> _Captured:
         graph, own = torch.cuda.CUDAGraph(), Batch(*map(torch.clone, batch))  # type: ignore[arg-type]
         outside = torch.cuda.stream(torch.cuda.current_stream())  # restores the stream that a failed capture stays on
+        kept = Kept(self.module.model, self.module.loss)
         try:
-            with self._undone(), outside, torch.cuda.graph(graph, self._pool, self._stream):
-                losses = self._passed(own)
-        except RuntimeError as error:
+            with outside, torch.cuda.graph(graph, pool, self._stream):
+                return _Captured(graph, own, self._passed(own), kept)
+        except RuntimeError:
             self._failed = graph  # which the allocator still refers to
             generator = torch.cuda.default_generators[torch.cuda.current_device()]
             generator.graphsafe_set_state(generator.clone_state())  # the old one still captures (pytorch issue 171263)
-            self._refuse(f"a step cannot be captured: {error.__context__ or error}".splitlines()[0])
-            return None
-        captured = _Captured(graph, own, losses)
-        replayed = self._gradients_of_two(lambda: _replayed(captured, batch))
-        if not _apart(replayed, once) <= 2 * _apart(again, once) + OF_GRADIENTS:
-            self._refuse("a replayed step had other gradients than the step itself")
-            return None
-        return captured
-
-    def _gradients_of_two(self, compute: Callable[[], Losses]) -> list[Tensor]:
-        """The summed gradients of two passes in a row: a random number that a graph repeats would show in the second.
-
-        Refuses graphs for a model that keeps or draws numbers in Python, because a replay would not.
-        """
-        with self._undone():
-            before = self._kept_in_python()
-            compute(), compute()
-            if self._kept_in_python() != before:
-                self._refuse("a component keeps or draws numbers in Python, or assigns a buffer anew")
-            return [gradient.clone() for gradient in self._gradients.values()]
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Undo what passes change: gradients, buffers, the numbers of modules, and random numbers."""
-        gradients = {weight: weight.grad.clone() for weight in self.module.parameters() if weight.grad is not None}
-        tensors = [
-            (module._buffers, name, buffer, buffer.clone())
-            for module in self.module.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-        numbers = self._numbers()
-        with isolate_rng():
-            yield
-        for weight in self.module.parameters():
-            if weight.grad is not None:
-                weight.grad.copy_(gradients[weight]) if weight in gradients else weight.grad.zero_()
-        for buffers, name, buffer, value in tensors:
-            buffers[name] = buffer.copy_(value)
-        for module, kept, now in zip(self.module.modules(), numbers, self._numbers(), strict=True):
-            vars(module).update(kept)
-            for name in now.keys() - kept.keys():
-                delattr(module, name)
-
-    def _kept_in_python(self) -> tuple[Any, ...]:
-        """What a pass may change and a replay does not: numbers, generators of the host, and where buffers lie."""
-        drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
-        return self._numbers(), drawn, [buffer.data_ptr() for buffer in self.module.buffers()]
-
-    def _numbers(self) -> list[dict[str, float]]:
-        """The numbers that each module keeps in Python."""
-        return [
-            {name: value for name, value in vars(module).items() if isinstance(value, int | float)}
-            for module in self.module.modules()
-        ]
+            raise
 
 
-def _without_padding(side: Tensor) -> Tensor:
-    """A side of a batch up to its last token."""
-    return side[:, : int((side != PAD).any(0).nonzero().max()) + 1]
+def _first_two(batch: Batch, rows: int, length: int) -> Batch:
+    """A batch of this shape with the first two sentences of another."""
+    source, target_in, target_out = (side[: min(2, rows), :length] for side in batch[:3])
+    return padded_batch(Batch(source, target_in, target_out, batch.tokens), rows, length)
 
 
 def _replayed(captured: _Captured, batch: Batch) -> Losses:
@@ -231,12 +238,3 @@ def _replayed(captured: _Captured, batch: Batch) -> Losses:
         own.copy_(new, non_blocking=True)  # type: ignore[attr-defined]
     captured.graph.replay()
     return captured.losses
-
-
-def _apart(gradients: list[Tensor], others: list[Tensor]) -> float:
-    """The norm of the difference of two gradients, as a share of the second's norm."""
-    if len(gradients) != len(others):
-        return float("inf")
-    differences = torch._foreach_sub(gradients, others)
-    apart, whole = (torch.stack(torch._foreach_norm(one)).norm() for one in (differences, others))
-    return float(apart / whole) if whole else float(apart)

@@ -228,7 +228,7 @@ def compile_steps(module: TransformerModule) -> None:
     is_on_gpu = on_gpu(module.config)
     module.compile_model(is_on_gpu)
     if is_on_gpu:
-        if why := why_no_graphs(module.config, module.model):
+        if why := why_no_graphs(module.config, module.model, module.loss):
             print(plain(f"no CUDA graphs: {why}"), flush=True)
         else:
             module.replay_steps()
@@ -263,6 +263,7 @@ def start_libraries() -> None:
         ".*GPU available but not used.*",
         ".*smaller than the logging interval.*",
         ".*returned a view tensor.*",  # the code changes no keys or values in place
+        ".*Synchronization debug mode.*",  # it finds what cannot be captured
         ".*no current CUDA context.*",  # torch sets it where a backward pass begins with a product of matrices
     )
     for message in messages:

@@ -23,13 +23,17 @@ from transformer_pl.model.optimizer import build_optimizer
 from transformer_pl.model.slots import Stepwise, modules_with
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
+from transformer_pl.runtime.terminal import plain
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.train.cuda_graphs import Losses, StepGraphs
+from transformer_pl.train.cuda_graphs import StepGraphs
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
+from transformer_pl.train.passes import Losses, NormalNoise, apart, undone
 from transformer_pl.train.precision import bfloat16_copies
 from transformer_pl.train.teacher import build_loss
 from transformer_pl.trials.metrics import perplexity
+
+OF_COMPILED = 0.05  # how much bfloat16's rounding may change the gradients of compiled layers; other masks change more
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
@@ -59,7 +63,7 @@ class TransformerModule(L.LightningModule):
         self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
         self.validation_loss = math.inf  # nats per token, of the last validation
-        self._compiled = False
+        self._compiled = self._is_to_compile = False
         self._graphs: StepGraphs | None = None  # where training steps are replayed
 
     def configure_model(self) -> None:
@@ -92,16 +96,44 @@ class TransformerModule(L.LightningModule):
 
         A component that cannot be compiled, such as an LSTM, runs as it is between compiled parts. Dropout draws the
         same masks as without compiling, so that numbers differ in their last digits only. (Torch's own compiled dropout
-        repeats parts of its masks on a GPU: pytorch issue 198333, of 2.13.)
+        repeats parts of its masks on a GPU: pytorch issue 198333, of 2.13.) This is compared at the first batch.
         """
-        self._compiled = True
+        self._compiled = self._is_to_compile = True
+        self._masks = "align_random_eager" if on_gpu and "align_random_eager" in list_options() else "fallback_random"
         torch._dynamo.config.recompile_limit = 64  # a component may hold a different number in each layer
         torch.fx.experimental._config.use_duck_shape = False  # lengths may be equal by chance, which is no rule
-        masks = "align_random_eager" if on_gpu and "align_random_eager" in list_options() else "fallback_random"
-        for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
+
+    def _compile_at(self, batch: Batch) -> None:
+        """Compile the layers, unless that fails or gives other gradients for this batch than without compiling."""
+        self._is_to_compile = False
+        with undone(self), NormalNoise() as noise:
+            eager = self._gradients(batch)
+        masks = "fallback_random" if noise.is_drawn else self._masks  # the other would be uniform: pytorch issue 193938
+        layers = dict.fromkeys((*self.model.encoder, *self.model.decoder))  # a shared layer once
+        for layer in layers:
             layer.compile(dynamic=True, options={masks: True})
         if isinstance(self.loss, SmoothedCrossEntropy):
             self.loss.compile()
+        try:
+            with undone(self):
+                distance = apart(self._gradients(batch), eager)
+            why = f"the gradients of a batch are {distance:.2g} apart" if not distance <= OF_COMPILED else None
+        except Exception as error:  # of any kind: without compiling, the pass has succeeded
+            why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        if why:
+            print(plain(f"layers are not compiled: {why}"), flush=True)
+            self._compiled = False
+            for layer in layers:
+                layer._compiled_call_impl = None
+            if isinstance(self.loss, SmoothedCrossEntropy):
+                self.loss.compiled = None
+
+    def _gradients(self, batch: Batch) -> list[Tensor]:
+        """The gradients of a micro-batch. They are not added to those of the weights, which ranks would exchange."""
+        loss, weights = self._losses(batch).loss, [weight for weight in self.parameters() if weight.requires_grad]
+        with torch.autocast(self.device.type, enabled=False):
+            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
+        return [gradient for gradient in gradients if gradient is not None]
 
     def replay_steps(self) -> None:
         """Replay forward and backward passes as CUDA graphs, as far as they compute the same."""
@@ -141,6 +173,8 @@ class TransformerModule(L.LightningModule):
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
         parts = self.trainer.accumulate_grad_batches
+        if self._is_to_compile:
+            self._compile_at(batch)
         if self._graphs is None:
             loss, sums = self._losses(batch)
         else:
@@ -182,6 +216,12 @@ class TransformerModule(L.LightningModule):
         self._trained = self._trained.to(self.device)
         self._divergence.to(self.device)
         self._clock = time.perf_counter()
+        if self._graphs:
+            self._graphs.largest = self.trainer.train_dataloader.largest_shape()  # type: ignore[union-attr]
+
+    def on_train_end(self) -> None:
+        if self._graphs:
+            self._graphs.end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
@@ -269,6 +309,8 @@ class TransformerModule(L.LightningModule):
         if self._compiled:
             torch.compiler.set_stance("default")
         self._clock = time.perf_counter()
+        if self._graphs:
+            self._graphs.look_again()
 
     def configure_optimizers(self) -> Any:
         """The optimizer and its schedule, Section 5.3."""

@@ -89,6 +89,8 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
         reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
         if "out of memory" in reason:
             reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
+        if "CUDA error" in reason and run.config.trainer.compile == "on":
+            reason += "; trainer.compile=off trains without compiled layers and CUDA graphs"
         with suppress(OSError):
             trial.set_status("failed", why=reason)
         if isinstance(error, InputError):  # which the command prints
