@@ -111,14 +111,13 @@ class ATensor(FeedForward):
         return y / (self.mean.sqrt() + 1e-3)
 
 
-class ABuffer(FeedForward):
+class ABuffer(ATensor):
     """A running mean in a buffer that is assigned anew."""
 
     def __init__(self, config, site):
         super().__init__(config, site)
+        del self.mean
         self.register_buffer("mean", torch.ones(()))
-
-    forward = ATensor.forward
 
 
 class Hooked(FeedForward):

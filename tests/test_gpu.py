@@ -16,6 +16,7 @@ from helpers import ROOT, little_text, wait_for
 from shipped_components import components
 from small_models import batch, built, small
 from small_trainings import config, fit
+from torch._inductor import list_options
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_pl.config import BOS, EOS, PAD, Optim, custom_components
@@ -25,7 +26,7 @@ from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.laws import components as of_components
 from transformer_pl.laws.law import laws_of
-from transformer_pl.model import Dropout, FeedForward, Mask, ScaledDotProductAttention, SharedEmbedding
+from transformer_pl.model import Dropout, Mask, ScaledDotProductAttention, SharedEmbedding
 from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.dry_run import small_model
 from transformer_pl.model.kernels import set_up_gpu
@@ -33,7 +34,12 @@ from transformer_pl.model.loss import SmoothedCrossEntropy
 from transformer_pl.trials.trial import Trial
 
 LAWS = laws_of(of_components)
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # Torch warns once in a process: where a backward pass begins with a product, and where a wait will be an error.
+    pytest.mark.filterwarnings("ignore:.*no current CUDA context"),
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+]
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 CARDS = torch.cuda.device_count()
@@ -42,6 +48,14 @@ LOW = torch.bfloat16 if HAS_BFLOAT16 else torch.float16
 MIXED = "bf16-mixed" if HAS_BFLOAT16 else "16-mixed"
 on_a_gpu = pytest.mark.skipif(not GPU, reason="no GPU, or not with -m gpu")
 COMPONENTS = components() if GPU else {"base": {}}  # other tests try all of them on a CPU
+HOW = {"kernel by kernel": {}, "replayed": {"replayed": True}}
+WAITING = pytest.mark.xfail(GPU, reason="R-Drop indexes by booleans, for which the host waits", strict=True)
+TRAININGS = [
+    pytest.param(keys, how, id=f"{name}, {way}", marks=[WAITING] if "RDrop" in name else [])
+    for name, keys in (components(training=True) if GPU else {"base": {}}).items()
+    for way, how in HOW.items()
+]
+IS_ALIGNED = "align_random_eager" in list_options()
 COMPILED = [False, pytest.param(True, marks=on_a_gpu)]
 
 
@@ -122,7 +136,10 @@ def test_a_query_that_sees_nothing_yields_zeros_and_finite_gradients(dtype, caus
         assert gradient.isfinite().all() and not gradient[1].any()
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
+OF_DROPOUT = pytest.mark.skipif(not (GPU and IS_ALIGNED), reason="no GPU, or a torch without align_random_eager")
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=OF_DROPOUT)])
 @pytest.mark.parametrize("p", [0.1, 0.3])
 def test_dropout_drops_its_share_and_each_number_for_itself(p, compiled):
     """Also of a tensor that lies in memory as heads do, of which a compiler has once drawn equal parts (torch 2.13)."""
@@ -207,20 +224,16 @@ class NoWaiting(L.Callback):
             torch.cuda.set_sync_debug_mode(mode)
 
 
-HOW = {"kernel by kernel": {}, "replayed": {"replayed": True}}
-
-
 @pytest.mark.parametrize(
     ("keys", "how"),
     [
-        *((keys, how) for keys in COMPONENTS.values() for how in HOW.values()),
-        pytest.param({}, {"compiled": True}, marks=on_a_gpu),
-        pytest.param({}, {"compiled": True, "replayed": True}, marks=on_a_gpu),
+        *TRAININGS,
+        pytest.param({}, {"compiled": True}, id="compiled", marks=on_a_gpu),
+        pytest.param({}, {"compiled": True, "replayed": True}, id="compiled, replayed", marks=on_a_gpu),
     ],
-    ids=[*(f"{name}, {how}" for name in COMPONENTS for how in HOW), "compiled", "compiled, replayed"],
 )
 def test_twenty_steps_wait_for_nothing(tmp_path, keys, how):
-    first = 60 if how else 2  # two epochs: what is compiled or captured waits when it first sees a shape
+    first = 130 if how else 2  # four epochs: a capture waits, and a shape has one when it occurs for the third time
     chosen = {"trainer.accelerator": "auto", "trainer.precision": MIXED, "optim.max_steps": first + 21} | keys
     chosen |= {"trainer.log_every": 100, "trainer.val_every": 100}
     chosen |= {"data.path": str(little_text(tmp_path, 400, 30, 20))}
@@ -259,13 +272,11 @@ def test_each_replay_draws_other_masks(tmp_path):
     assert module.replays and len({round(loss, 4) for loss in found}) > 20
 
 
-class Waiting(FeedForward):
-    def forward(self, x):
-        return super().forward(x) * (1 + float(x.square().sum() > 0))
+KEEPING = ("small_models.Counting", "strangers.Waiting", "strangers.ADictionary", "strangers.ATensor")
 
 
 @on_a_gpu
-@pytest.mark.parametrize("ffn", ["small_models.Counting", f"{__name__}.Waiting"])
+@pytest.mark.parametrize("ffn", KEEPING)
 def test_what_a_graph_would_not_repeat_is_trained_without(tmp_path, capsys, ffn):
     keys = {"model__ffn": ffn, "model__p_drop": 0.0, "optim__max_steps": 30}
     _, expected = losses(tmp_path, {}, **keys)

@@ -1,6 +1,6 @@
 """Training on a GPU: what the card can do at most; rates, memory and launches of four models; trials that share it.
 
-    python tests/benchmarks/gpu.py [--out runs/gpu] [--models demo,multi30k,base,big] [--steps 20] [--minutes 6]
+    python tests/benchmarks/gpu.py [--out runs/gpu] [--models demo,multi30k,base,big] [--steps 20] [--minutes 8]
 
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
 Each model is trained by Lightning with the settings of a trial: kernel by kernel ("eager"), replayed as CUDA graphs,
@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -97,13 +98,13 @@ class Generated(L.LightningDataModule):
 
 
 class Timer(L.Callback):
-    """Measures the second epoch of a training, when all shapes have occurred, and counts the kernels of one more step.
+    """Measures the fourth epoch of a training, when all shapes have graphs, and counts the kernels of one more step.
 
     steps: of an epoch. meet: called before the measurement.
     """
 
     def __init__(self, steps: int, meet: Any = lambda: None):
-        self.first, self.last, self.meet, self.made = steps, 2 * steps, meet, dict[str, Any]()
+        self.first, self.last, self.meet, self.made = 3 * steps, 4 * steps, meet, dict[str, Any]()
         self.started, self.tokens = time.perf_counter(), 0
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
@@ -126,7 +127,7 @@ class Timer(L.Callback):
             self.made |= {"first_s": self.began - self.started, "tokens_per_s": self.tokens / seconds}
             self.made |= {"ms": 1e3 * seconds / steps, "host_ms": 1e3 * host / steps}
             if GPU:
-                self.made["memory_GB"] = torch.cuda.max_memory_allocated() / 1e9
+                self.made["memory_GB"] = torch.cuda.max_memory_reserved() / 1e9
                 self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
                 self.profiler.start()
         if trainer.global_step == self.last + 1 and GPU:
@@ -148,7 +149,7 @@ def trained(
     mean = MODELS[name][2]
     epoch = Generated(config_of(name), mean, steps).batches
     for accumulate in ACCUMULATE:
-        config = config_of(name, **keys, **{"optim.max_steps": 2 * epoch + 1, "trainer.accumulate": accumulate})
+        config = config_of(name, **keys, **{"optim.max_steps": 4 * epoch + 1, "trainer.accumulate": accumulate})
         torch._dynamo.reset()
         gc.collect()  # what the last try has left
         torch.cuda.empty_cache()
@@ -280,33 +281,55 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
+def measured(name: str, how: str, ends: float, run: Any) -> dict[str, Any]:
+    """A row of the report."""
+    row: dict[str, Any] = {"model": name, "how": how}
+    try:
+        assert time.monotonic() < ends, "not measured: the time was over (--minutes)"
+        row |= run()
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    if "tokens_per_s" in row:
+        length, config = MODELS[name][2], config_of(name)
+        (cost,) = forward_costs([(sizes(config.model, config.data.vocab_size), 1, length, length)])
+        row["TFLOP/s"] = 3 * cost.flops / length * row["tokens_per_s"] / 1e12
+    return row
+
+
+def trainings(name: str, steps: int, ends: float) -> Iterator[dict[str, Any]]:
+    """The rows of one model."""
+    for how, keys in HOW.items():
+        large = name in ("base", "big")
+        if ("compiled" in how and not GPU) or ("master" in how and not (large and has_bfloat16())):
+            continue
+        yield measured(name, how, ends, partial(trained, name, steps, **keys))
+
+
+def in_a_process(name: str, steps: int, ends: float) -> Iterator[dict[str, Any]]:
+    """The rows of one model, from a process that ends with the time, so that a fault costs the rest of them alone."""
+    left = ends - time.monotonic()
+    words = [f"--one={name}", f"--steps={steps}", f"--minutes={left / 60}"]
+    with subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True) as process:
+        timer = threading.Timer(max(0.0, left), process.kill)
+        timer.start()
+        for line in process.stdout or ():
+            if line.startswith("{"):
+                yield json.loads(line)
+        timer.cancel()
+    if process.returncode:
+        yield {"model": name, "how": "the rest", "error": f"its process has ended with {process.returncode}"}
+
+
 def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]:
     """The rows of the report, each as soon as it is measured."""
-    tasks: list[tuple[str, dict[str, Any], Any]] = []
     real = models if GPU else [name for name in models if name == "demo"]
     for name in real:
-        for how, keys in HOW.items():
-            large = name in ("base", "big")
-            if ("compiled" in how and not GPU) or ("master" in how and not (large and has_bfloat16())):
-                continue
-            run = partial(trained, name, steps, **keys)
-            tasks.append((name, {"model": name, "how": how}, run))
+        yield from in_a_process(name, steps, ends)
     for name in (one for one in real if one in ("demo", "multi30k")):
         for trials in LEVELS if GPU else LEVELS[1:2]:
-            how = {"model": name, "how": f"{trials} at once"}
-            tasks.append((name, how, lambda name=name, trials=trials: shared(name, trials, steps)))
-    tasks += [(name, {"model": name, "how": "counted"}, partial(counted, name)) for name in models]
-    for name, row, run in tasks:
-        try:
-            assert time.monotonic() < ends, "not measured: the time was over (--minutes)"
-            row |= run()
-        except Exception as error:
-            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        if "tokens_per_s" in row:
-            length, config = MODELS[name][2], config_of(name)
-            (cost,) = forward_costs([(sizes(config.model, config.data.vocab_size), 1, length, length)])
-            row["TFLOP/s"] = 3 * cost.flops / length * row["tokens_per_s"] / 1e12
-        yield row
+            yield measured(name, f"{trials} at once", ends, lambda t=trials, name=name: shared(name, t, steps))
+    for name in models:
+        yield measured(name, "counted", ends, partial(counted, name))
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -337,13 +360,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of the report (%(default)s)")
     parser.add_argument("--models", default=",".join(MODELS), help="models, out of %(default)s")
     parser.add_argument("--steps", type=int, default=20 if GPU else 3, help="steps of each training (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=6, help="what has not begun by then is left out (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=8, help="when to stop (%(default)s)")
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     ends = time.monotonic() + 60 * options.minutes
     fit.start_libraries()
     warnings.filterwarnings("ignore", ".*no `val_dataloader`.*")  # of Lightning: nothing is validated here
+    if options.one and not options.trials:
+        for row in trainings(options.one, options.steps, ends):
+            print(json.dumps(row), flush=True)
+        return
     if options.one:
         one_of_several(options.one, options.steps, options.trials, options.out)
         return

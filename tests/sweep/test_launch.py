@@ -3,13 +3,15 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from forked import command, running
 from grids import small_grid, table
-from helpers import descendants, wait_for
+from helpers import ROOT, descendants, wait_for
 
 from transformer_pl.trials.trial import Trial
 
@@ -87,9 +89,8 @@ def test_of_a_trial_that_the_system_kills_the_message_names_an_option(undisturbe
 
 def server_of(sweep):
     """The process that starts the trials of a sweep, once it is there."""
-    here = [Path(f"/proc/{pid}") for pid in descendants(sweep.pid)]
     with suppress(FileNotFoundError):  # a process has ended meanwhile
-        for place in here:
+        for place in (Path(f"/proc/{pid}") for pid in descendants(sweep.pid)):
             is_child = f"\nPPid:\t{sweep.pid}\n" in (place / "status").read_text()
             if is_child and b"forkserver" in (place / "cmdline").read_bytes():
                 return int(place.name)
@@ -101,13 +102,15 @@ def server_of(sweep):
 def test_the_death_of_the_server_of_processes_costs_one_trial_that_it_starts_and_none_that_trains(
     undisturbed, tmp_path, trains
 ):
+    """The sweep is a new process here: one that is forked from the server of the tests shares that server."""
     grid, expected = undisturbed
-    runs = tmp_path / "runs"
-    with sweeping(grid, runs) as sweep:
+    runs, log = tmp_path / "runs", tmp_path / "log.txt"
+    words = [sys.executable, "-m", "transformer_pl.sweep", grid, "--runs", runs, "--parallel", "2"]
+    with log.open("w") as output, subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=output) as sweep:
         wait_for(lambda: server_of(sweep) and (logged(runs) or not trains))
         os.kill(server_of(sweep), signal.SIGKILL)
-        assert sweep.wait(120) == (0 if trains else 1), sweep.printed()
-        assert "Traceback" not in sweep.printed()
+        assert sweep.wait(120) == (0 if trains else 1), log.read_text()
+    assert "Traceback" not in log.read_text()
     assert sum(trial.result() is not None for trial in trials(runs)) == (2 if trains else 1)
     assert finish(grid, runs) == expected
 
