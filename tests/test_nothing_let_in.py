@@ -20,11 +20,15 @@ from transformer_pl.runtime.errors import InputError
 
 # Of ruff: exec, eval, temporary files with known names, pickles, unsafe YAML, texts that a shell runs.
 RULES = "S102,S108,S301,S302,S306,S307,S403,S506,S602,S604,S605"
-STRICT_LOADER = "transformer_pl/runtime/files.py:S506"  # a subclass of yaml.SafeLoader, tested by what it reads
+EXCEPTIONS = (
+    "transformer_pl/runtime/files.py:S506",  # a subclass of yaml.SafeLoader, tested by what it reads
+    *(f"transformer_pl/runtime/fresh.py:{rule}" for rule in ("S301", "S403")),  # between a process and its own child
+    *(f"transformer_pl/train/passes.py:{rule}" for rule in ("S301", "S403")),  # what this process has just written
+)
 
 
 def test_no_source_runs_a_text_or_loads_what_can_run_code():
-    words = ["check", "--isolated", "--preview", f"--select={RULES}", f"--per-file-ignores={STRICT_LOADER}"]
+    words = ["check", "--isolated", "--preview", f"--select={RULES}", f"--per-file-ignores={','.join(EXCEPTIONS)}"]
     command = [sys.executable, "-m", "ruff", *words, "transformer_pl", "ablations"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr

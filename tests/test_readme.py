@@ -112,7 +112,7 @@ def workplace(tmp_path_factory):
     """The rows of `table3_A.yaml` with one seed at scale demo, trained for four steps."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
-    little_text(folder / "text")
+    little_text(folder / "text", val=20)  # with fewer sentences nothing is compared
     for split in synthetic.SIZES:  # for sweeps/table4.yaml
         (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")

@@ -12,7 +12,8 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import ScaledDotProductAttention, SharedEmbedding, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.trials.flops import loss_flops, share_of_peak, short_numbers, training_costs
+from transformer_pl.runtime.terminal import short_numbers
+from transformer_pl.trials.flops import loss_flops, share_of_peak, training_costs
 from transformer_pl.trials.trial_config import match_flops
 
 pytestmark = pytest.mark.core

@@ -352,13 +352,14 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         """One of Python's own, such as Path; any other is a class of which nothing is known."""
-        found: dict[str, Any] = {}
         for node in ast.walk(ast.parse(inspect.getsource(sys.modules[self["__name__"]]))):
             for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
                 top = (getattr(node, "module", alias.name) or "").partition(".")[0]
                 if name == (alias.asname or alias.name.partition(".")[0]) and top in sys.stdlib_module_names:
-                    exec(ast.unparse(node), found)
-        return found.get(name, type(name, (), {}))
+                    if isinstance(node, ast.ImportFrom):
+                        return getattr(importlib.import_module(str(node.module)), alias.name)
+                    return importlib.import_module(alias.name if alias.asname else top)
+        return type(name, (), {})
 
 
 def named(slot: str, component: type) -> str:

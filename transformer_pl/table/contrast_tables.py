@@ -11,6 +11,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.table import cells
 from transformer_pl.table.columns import column
 from transformer_pl.table.formats import Column, Table
+from transformer_pl.table.notes import FEWEST_SENTENCES
 from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
 from transformer_pl.table.statistics import Sample, contrasts, seed_prior
 
@@ -44,7 +45,7 @@ def _samples(rows: Sequence[Row], measure: Measure) -> list[Sample]:
         or (first and not np.array_equal(first.references, sample.references))
     ]
     if wrong:
-        rule = "must have finished with several seeds, on the same sentences as the others"
+        rule = f"must have finished with several seeds, on the same {FEWEST_SENTENCES} or more sentences as the others"
         raise InputError(f"rows `{'`, `'.join(wrong)}`: {rule}; train them, or leave them out of the file")
     return [sample for sample in found if sample]
 

@@ -37,7 +37,7 @@ def list_runs(runs: Path, console: Console) -> None:
     trial_table = _table("id", "trial", "state", "score", "changed", "size")
     for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
         id_, result = trial_id(trial.folder.name), trial.result()
-        score = f"{result.main_metric} {result.main_score:.4g}" if result else "-"
+        score = f"{result.main_metric} {result.main_score:#.3g}".rstrip(".") if result else "-"
         name = trial.folder.name.removesuffix(f"-{id_}")
         trial_table.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
     dataset_table = _table("dataset", "text", "changed", "size")
