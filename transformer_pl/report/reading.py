@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from transformer_pl.plan.options import ONLINE_RUNS
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
+from transformer_pl.runtime.files import read_text
 from transformer_pl.runtime.terminal import counted
 
 BASES = ("base", "baseline")  # names that make a row the base where --base names none
@@ -154,12 +155,11 @@ def _read_text(path: Path) -> str:
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: must be a CSV file, but is a folder or a device; give the path of a file")
     try:
-        content = path.read_bytes()
-        text = content.decode("utf-8-sig")
+        text = read_text(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a CSV file") from None
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path} line {line}: must be text in UTF-8, but is not; save it as CSV in UTF-8") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
