@@ -130,14 +130,23 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
     them: it says how trainings spread, but differences within a seed spread less, each by its own amount.
     """
     if shares_weights(row, base):
+        row, base = _common(row, base), _common(base, row)
         within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo))
         return within._replace(degrees_of_freedom=None) if within.parts else within
     return _combine([(1, row), (-1, base)], prior)
 
 
 def shares_weights(row: Sample, base: Sample) -> bool:
-    """Whether a row evaluates the trained weights of base, seed by seed."""
-    return bool(row.weights) and list(row.weights) == list(base.weights)
+    """Whether a row evaluates trained weights of base; then the two are compared on those that both have."""
+    return not set(row.weights).isdisjoint(base.weights)
+
+
+def _common(row: Sample, other: Sample) -> Sample:
+    """The row's seeds whose weights another row has, too, in the order of these weights."""
+    places = [row.weights.index(weights) for weights in sorted(set(row.weights) & set(other.weights))]
+    return row._replace(
+        scores=row.scores[places], pseudo=row.pseudo[places], weights=[row.weights[place] for place in places]
+    )
 
 
 def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
@@ -270,10 +279,11 @@ def compare_samples(
     lowest: float = -math.inf,
     highest: float = math.inf,
     same_dataset: Sequence[bool] = (),
+    level: float = LEVEL,
 ) -> list[RowComparison | None]:
     """Compare every row with the one at index `base`, as `compare_rows` does. None for a row that is None.
 
-    lowest, highest: of all values that the score can have.
+    lowest, highest: of all values that the score can have. level: of all intervals together.
     """
     of_base = None if base is None else samples[base]
     shared = [bool(row and of_base and row is not of_base and shares_weights(row, of_base)) for row in samples]
@@ -286,7 +296,7 @@ def compare_samples(
     }
     differences: dict[int, tuple[Estimate, float | None]] = {}
     if of_base and tested:
-        differences = dict(zip(tested, correct([*tested.values()], of_base, prior, most), strict=True))
+        differences = dict(zip(tested, correct([*tested.values()], of_base, prior, most, level), strict=True))
     comparisons: list[RowComparison | None] = []
     for i, row in enumerate(samples):
         if row is None:
@@ -309,7 +319,7 @@ def compare_samples(
 
 
 def correct(
-    rows: Sequence[Sample], base: Sample, prior: Prior | None = None, most: float = math.inf
+    rows: Sequence[Sample], base: Sample, prior: Prior | None = None, most: float = math.inf, level: float = LEVEL
 ) -> list[tuple[Estimate, float | None]]:
     """The difference of each row from base, with its p-value, both corrected for the number of rows.
 
@@ -328,7 +338,7 @@ def correct(
     if not tested:
         return [(estimate, None) for estimate in differences]
     by_chance = _levels_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
-    return _stepped_down(differences, tested, by_chance, most)
+    return _stepped_down(differences, tested, by_chance, most, level)
 
 
 def _in_order(rows: Sequence[Sample]) -> list[int]:
@@ -368,7 +378,7 @@ def contrasts(
 
 
 def _stepped_down(
-    estimates: Sequence[Estimate], tested: Sequence[int], by_chance: np.ndarray, most: float
+    estimates: Sequence[Estimate], tested: Sequence[int], by_chance: np.ndarray, most: float, together: float = LEVEL
 ) -> list[tuple[Estimate, float | None]]:
     """The estimates; those at the indices `tested` with simultaneous intervals and corrected p-values (see `correct`).
 
@@ -381,11 +391,11 @@ def _stepped_down(
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
     corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
-    level = 1 - np.sort(least[:, 0])[math.ceil((1 - LEVEL) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
+    level = 1 - np.sort(least[:, 0])[math.ceil((1 - together) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
     results: list[tuple[Estimate, float | None]] = [(estimate, None) for estimate in estimates]
     for i, p in zip(tested, corrected, strict=True):
         lowest, highest = -most, most
-        if p < 1 - LEVEL:  # the interval of a row that is found does not cross zero
+        if p < 1 - together:  # the interval of a row that is found does not cross zero
             lowest, highest = (0.0, most) if estimates[i].value > 0 else (-most, 0.0)
         results[i] = estimates[i]._replace(level=float(level), lowest=lowest, highest=highest), float(p)
     return results
