@@ -75,6 +75,16 @@ class TableOptions(RowOptions):
     seeds: tuple[int, ...] | None = which_trials(
         "the seeds of each row (the file's, or 1)", metavar="1,2", type=partial(whole_numbers, at_least=0)
     )
+    looks: tuple[int, ...] | None = which_trials(
+        "look at the rows after so many seeds, and train only those on that are not decided (the file's, or none)",
+        metavar="3,5",
+        type=partial(whole_numbers, at_least=2),
+    )
+    base_seeds: int | None = which_trials(
+        "how many seeds base has, with which all rows are compared (the file's, or as many as the rows)",
+        metavar="N",
+        type=whole_number(at_least=2),
+    )
     retune: tuple[str, ...] = which_trials(
         "give each row its own best value of these keys, by a search of the same size for each",
         default=(),
@@ -92,7 +102,9 @@ class TableOptions(RowOptions):
     )
 
     def __post_init__(self) -> None:
-        if not self.retune:
+        if self.retune:
+            refuse_options(self, ["looks", "base_seeds"], "is for rows as they are, but --retune searches for each")
+        else:
             refuse_options(self, ["budget"], "is for --retune, which is not given")
 
     @property

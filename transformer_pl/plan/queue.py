@@ -46,6 +46,10 @@ class TrialQueue(Protocol):
     def ended(self, planned: PlannedTrial, ending: Ending) -> None:
         """A trial that `next` returned has ended, here or elsewhere, or could not be started (`failed`)."""
 
+    def news(self) -> list[str]:
+        """Lines for people about what the queue has decided since this was last called."""
+        return []
+
     def stopped(self) -> None:
         """A signal has stopped this command, and the trials that `next` returned have saved and ended."""
         return

@@ -25,7 +25,7 @@ TOP_LEVEL = (
 SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
 # Keys that decide what optim.match=flops equalises.
 BUDGET_KEYS = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
-OUR_PARAMETERS = ("scale", "variant", "seed")  # parameters that are not keys of the config
+OUR_PARAMETERS = ("scale", "variant", "seed", "looks", "base_seeds")  # parameters that are not keys of the config
 MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
 
@@ -48,6 +48,7 @@ class Sweep(NamedTuple):
     rows: list[SweepRow]
     matches_flops: bool = False  # whether a row has optim.match=flops
     notes: tuple[str, ...] = ()  # printed under its table
+    looks: tuple[int, ...] = ()  # after how many seeds the rows are looked at; empty: once, at the end
 
     @property
     def configs(self) -> list[Config]:
@@ -66,11 +67,13 @@ def read_sweep(
     seeds: Sequence[str | int] | None = None,
     sets: Mapping[str, str] | None = None,
     content: Mapping[str, Any] | None = None,
+    looks: Sequence[int] | None = None,
+    base_seeds: int | None = None,
 ) -> Sweep:
     """Read a grid and check every trial of it.
 
     path: the sweep file.
-    scale, seeds: these replace those of the file.
+    scale, seeds, looks, base_seeds: these replace those of the file.
     sets: the values of --set, which win over everything.
     content: the content of the file, where it was read already.
 
@@ -85,6 +88,9 @@ def read_sweep(
         )
     scale = str(scales[0]) if scale is None else scale
     seeds = seeds or parameters.get("seed", [1])
+    written = [parameters.pop(key, [None])[0] for key in ("looks", "base_seeds")]
+    asked = [written[0] if looks is None else " ".join(map(str, looks)), base_seeds or written[1]]
+    look_seeds, extra = _read_looks(path, *asked, len(seeds), mistakes)
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
         made = f"{row_count:,} rows with {len(seeds):,} seeds each"
@@ -97,7 +103,15 @@ def read_sweep(
     reader = _RowReader(path, scale_keys, seeds, sets or {}, mistakes)
     base, rows = reader.read_all(parameters)
     name, project = content.get("name", path.stem), content.get("project", PROJECT)
-    return Sweep(name, project, scale, base, rows, reader.matches_flops)
+    sweep = Sweep(name, project, scale, base, rows, reader.matches_flops, looks=look_seeds)
+    if not (look_seeds or extra):
+        return sweep
+    if (place := sweep.base_row) is None:
+        raise InputError(f"{path}: looks and base_seeds are of base, which is not a row; add base to variant")
+    last = max(config.seed for config in rows[place].configs)
+    more = [rows[place].configs[0].model_copy(update={"seed": last + i}) for i in range(1, extra + 1)]
+    rows[place] = rows[place]._replace(configs=[*rows[place].configs, *more])
+    return sweep
 
 
 def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
@@ -156,6 +170,28 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
             form = "{value: ...} or {values: [...]} in a grid, with plain values"
             errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
     return values_by_key, errors
+
+
+def _read_looks(
+    path: Path, looks: Any, base_seeds: Any, seeds: int, mistakes: list[str]
+) -> tuple[tuple[int, ...], int]:
+    """After how many seeds the rows are looked at, and how many more seeds than they base has.
+
+    looks: such as "3 5 8"; None: none. base_seeds: None: as many as the rows. seeds: of each row. mistakes: collects.
+    """
+    counts = [int(word) for word in str("" if looks is None else looks).split() if re.fullmatch("[0-9]{1,9}", word)]
+    if looks is not None and (
+        len(counts) != len(str(looks).split()) or counts != sorted({*counts}) or counts[:1] < [2] or counts[-1] != seeds
+    ):
+        rule = f"must be increasing numbers of seeds from 2 to {seeds}, which each row has at most"
+        mistakes.append(f'{path}: looks = {shown(looks)}: {rule}, such as "3 5 8"; change looks or the seeds')
+    if base_seeds is None:
+        return tuple(counts), 0
+    if isinstance(base_seeds, bool) or not isinstance(base_seeds, int) or not seeds <= base_seeds <= MOST_TRIALS:
+        rule = f"must be a whole number of at least {seeds}, the seeds of a row"
+        mistakes.append(f"{path}: base_seeds = {shown(base_seeds)}: {rule}")
+        return tuple(counts), 0
+    return tuple(counts), base_seeds - seeds
 
 
 @dataclass

@@ -200,7 +200,7 @@ def _grid(
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
     """
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = read_sweep(file, options.scale, options.seeds, options.set, content)
+    sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))

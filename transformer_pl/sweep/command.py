@@ -41,16 +41,17 @@ class SweepCommand:
         plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *words_of(self.options)])}
         write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
 
-    def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int) -> int:
+    def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int, waits: bool = False) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.
 
         configs: those of the queue's trials. ended: how many trials of the sweep need no training.
+        waits: whether a worker, too, waits for other commands.
         """
         left = queue.remaining().trials
         workers = self.workers(configs, left)
         if left:
             say(self.console, f"{workers.describe(left)}\n")
-        return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=not self.options.worker).run()
+        return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=waits or not self.options.worker).run()
 
     def publish(
         self,

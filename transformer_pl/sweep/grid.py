@@ -47,7 +47,9 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     refuse_options(options, ["storage", "sampler", "pruner"], f"is for a search, but {options.file} has method: grid")
-    sweep = read_sweep(options.file, options.scale, options.seeds, options.set, content)
+    sweep = read_sweep(
+        options.file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds
+    )
     with_base([Row(name=row.name) for row in sweep.rows], options.base, f" of {sweep.name}")
     command = GridCommand(options, sweep_folder(sweep, options), console)
     names = read_row_names(sweep, options.file, None, bool(options.set))
@@ -55,7 +57,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
-    missing = len(command.trials_to_train(plan.trials))
+    missing = len(command.trials_to_train(plan.sweep, plan.trials))
     to_train = missing or (len(sweep.configs) if retuning else 0)
     if options.launcher == "slurm" and slurm.submit_workers(options, command.folder, console, to_train):
         return 0
@@ -84,12 +86,12 @@ class GridCommand(SweepCommand):
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
         options, trials = self.options, plan_trials(sweep, self.options.runs)
-        missing = self.trials_to_train(trials)
+        missing = self.trials_to_train(sweep, trials)
         workers = None
         if options.launcher == "local":
             workers = self.workers([planned.config for planned in missing], len(missing))
         checked = self._check(sweep)
-        missing = self.trials_to_train(trials)
+        missing = self.trials_to_train(sweep, trials)
         if sweep.matches_flops:
             check_match((row.name, found.passes) for row, found in zip(sweep.rows, checked, strict=True))
         passes = {row: found.passes for row, found in enumerate(checked)}
@@ -121,11 +123,20 @@ class GridCommand(SweepCommand):
             raise InputError(*(mistake for found in checked for mistake in found.mistakes))
         return checked
 
-    def trials_to_train(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-        trials = [planned for planned in trials if planned.row not in self.refused]
+    def trials_to_train(self, sweep: Sweep, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+        """Those that are not finished, and that no decision of a look has made needless."""
+        trials = [planned for planned in self.needed(sweep, trials) if planned.row not in self.refused]
         if self.options.rerun:
             return [planned._replace(argv=[*planned.argv, "--rerun"]) for planned in trials]
         return [planned for planned in trials if planned.trial.needs_training()]
+
+    def needed(self, sweep: Sweep, trials: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
+        """All trials but those that a look has made needless."""
+        if not sweep.looks:
+            return trials
+        from transformer_pl.report.looks import needed  # scipy takes half a second
+
+        return needed(sweep, trials, self.folder)
 
     def others_train(self, plan: Plan) -> bool:
         """Whether this command is a worker, which waits for no others, and others still train some of the trials."""
@@ -133,8 +144,8 @@ class GridCommand(SweepCommand):
 
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
-        missing = self.trials_to_train(plan.trials)
-        queue, configs = GridQueue(missing, plan.estimates), [planned.config for planned in missing]
+        missing = self.trials_to_train(plan.sweep, plan.trials)
+        configs = [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
         self.write_plan(as_json(plan) | ({} if self.options.retune else {"tested": self.tested(plan)}))
@@ -143,7 +154,13 @@ class GridCommand(SweepCommand):
             if planned.row in self.refused and not planned.trial.result():
                 planned.trial.make()
                 planned.trial.set_status("refused", why=self.refused[planned.row])
-        if stopped := self.launch(queue, configs, len(plan.trials) - len(missing)):
+        queue = GridQueue(missing, plan.estimates)
+        if plan.sweep.looks:
+            from transformer_pl.sweep.looks import LooksQueue  # scipy takes half a second
+
+            queue = LooksQueue(plan, missing, self.folder, None)
+        ended = len(plan.trials) - len(missing)
+        if stopped := self.launch(queue, configs, ended, waits=bool(plan.sweep.looks)):
             return stopped
         for planned in queue.failed:
             say(self.console, f"failed: {planned.name}, see {planned.trial.log}; run the same command again to retry")

@@ -52,6 +52,8 @@ class Launch:
         try:
             while True:
                 self._fill_free_workers()
+                for line in self.queue.news():
+                    self.view.say(line)
                 self.view.waits = None if self.running else self.queue.waits()
                 if not self.running and not (self.waits and self.view.waits):
                     return

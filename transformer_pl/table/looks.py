@@ -14,11 +14,11 @@ to be found at the last look. That last rule can only lower the error, because i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -119,6 +119,13 @@ class Looks:
     def level_of_one(self) -> float:
         """The level of a row's interval at the last look, with which those of all rows hold together."""
         return float(1 - 2 * stats.norm.sf(np.quantile(self._largest[:, -1], 1 - self.levels[-1])))
+
+
+class LookedAt(NamedTuple):
+    """A table that was looked at while it was trained."""
+
+    looks: Looks
+    p_values: Mapping[str, Sequence[float | None]]  # by row, of the decided looks that it was trained for, as decided
 
 
 def look_at(

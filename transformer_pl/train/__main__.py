@@ -122,7 +122,8 @@ def _read_keys(argv: list[str]) -> Mapping[str, Any]:
         if not word.startswith("--"):
             raise InputError(f"command line: {shown(word)}: must be --key=value, or --key value")
         pairs.append(word[2:] if "=" in word else "=".join([word[2:], *itertools.islice(words, 1)]))
-    return read_pairs(pairs, "command line").values
+    of_sweep = ("looks=", "base_seeds=")  # which W&B's agent hands on
+    return read_pairs([pair for pair in pairs if not pair.startswith(of_sweep)], "command line").values
 
 
 def _report_ended(run: TrialRun) -> int:

@@ -54,6 +54,15 @@ class Status(TypedDict):
     translated: NotRequired[str]
 
 
+@with_config(OPEN)
+class Decision(TypedDict):
+    """look_1.json and so on, in a sweep's folder: what was decided at a look."""
+
+    verdicts: dict[str, Literal["found", "within margin", "unlikely", "equal", "left out", "open"]]  # by row
+    p: dict[str, Amount | None]  # by row: corrected, at this look
+    results: list[Id]  # of the trials that it was decided by
+
+
 class ChecksRecord(TypedDict):
     """In runs/checks: the fields of `Checks`."""
 

@@ -1,0 +1,150 @@
+"""The looks at a sweep while it trains: what was decided at each of them, which no later result changes.
+
+A decision is a file beside plan.json. Whoever finds that all trials of a look have ended writes it; the first one does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from filelock import FileLock
+
+from transformer_pl.plan.plan import PlannedTrial
+from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report.rows import sweep_rows
+from transformer_pl.runtime.files import read_json, write_json
+from transformer_pl.runtime.terminal import counted
+from transformer_pl.table.looks import LookedAt, Looks, look_at
+from transformer_pl.table.rows import Measure, Row
+from transformer_pl.table.statistics import RowComparison
+from transformer_pl.task import task_of
+from transformer_pl.trials.records import Decision
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the looks at a sweep have come."""
+
+    sweep: Sweep
+    looks: Looks
+    decisions: Sequence[Decision]  # of the first looks
+
+    @cached_property
+    def stopped(self) -> Mapping[str, int]:
+        """The rows that need no more seeds, with the look that decided it."""
+        looks = reversed([*enumerate(self.decisions)])
+        return {name: look for look, one in looks for name, verdict in one["verdicts"].items() if verdict != "open"}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to decide."""
+        return len(self.decisions) == len(self.looks.seeds) or len(self.stopped) == self.looks.rows
+
+    @property
+    def last(self) -> int:
+        """The last look that may still be needed."""
+        return len(self.decisions if self.is_over else self.looks.seeds) - 1
+
+    def seeds(self, row: int, look: int) -> int:
+        """How many seeds a row has at a look."""
+        if row == self.sweep.base_row:
+            return self.looks.base_seeds[look]
+        return self.looks.seeds[min(look, self.stopped.get(self.sweep.rows[row].name, look))]
+
+    def trials(self, planned: Sequence[PlannedTrial], look: int) -> list[PlannedTrial]:
+        """Those of the planned trials that a look needs."""
+        places = [{config.seed: place for place, config in enumerate(row.configs)} for row in self.sweep.rows]
+        return [one for one in planned if places[one.row][one.config.seed] < self.seeds(one.row, look)]
+
+    @property
+    def described(self) -> list[str]:
+        """A line for each decided look: which rows were decided, and how."""
+        lines = []
+        for look, decision in enumerate(self.decisions):
+            by_verdict: dict[str, list[str]] = {}
+            for name, verdict in decision["verdicts"].items():
+                by_verdict.setdefault(verdict, []).append(name)
+            going_on = len(by_verdict.pop("open", ()))
+            said = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items()]
+            said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(self.looks.seeds) - 1 else 'go on'}")
+            lines.append(f"look {look + 1}, after {self.looks.seeds[look]} seeds a row: {'; '.join(said)}")
+        return lines
+
+    @property
+    def looked_at(self) -> LookedAt:
+        """What the table states of the looks: of each row its p at the looks that it was trained for."""
+        last = {row.name: self.stopped.get(row.name, self.last) for row in self.sweep.rows}
+        p_values = {name: [one["p"].get(name) for one in self.decisions[: look + 1]] for name, look in last.items()}
+        return LookedAt(self.looks, p_values)
+
+
+def planned_looks(sweep: Sweep) -> Looks | None:
+    """The looks that a sweep asks for; None where it asks for none."""
+    if not sweep.looks or sweep.base_row is None:
+        return None
+    return Looks.of(sweep.looks, len(sweep.rows[sweep.base_row].configs), len(sweep.rows) - 1)
+
+
+def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
+    """How far the looks at a sweep have come, by the files in its folder; None for a sweep without looks."""
+    if (looks := planned_looks(sweep)) is None:
+        return None
+    decisions: list[Decision] = []
+    while len(decisions) < len(looks.seeds) and (found := read_json(_path(folder, len(decisions)), Decision)):
+        decisions.append(found)
+    return Progress(sweep, looks, decisions)
+
+
+def needed(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path) -> list[PlannedTrial]:
+    """The trials of a sweep without those that its looks have made needless."""
+    progress = read_progress(sweep, folder)
+    return progress.trials(planned, progress.last) if progress else list(planned)
+
+
+def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | None, folder: Path) -> bool:
+    """Decide the next look, whose trials have ended, and write the decision, unless another command was first.
+
+    planned: all trials of the sweep. margin: a difference within it counts as none. Returns whether there is a
+    decision: there is none where a trial of base has failed or diverged.
+    """
+    sweep, looks, look = progress.sweep, progress.looks, len(progress.decisions)
+    trials = progress.trials(planned, look)
+    task_measure = task_of(sweep.base.data).measure
+    measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
+    rows = sweep_rows(sweep, trials)
+    base = next(i for i, row in enumerate(rows) if row.is_base)
+    samples = [row.samples.get(measure.key) if row.done == len(row.states) else None for row in rows]
+    if samples[base] is None:
+        return False
+    stopped = [progress.stopped.get(row.name, look) for row in rows]
+    same = [row.dataset == rows[base].dataset for row in rows]
+    found = look_at(samples, base, looks, look, stopped, measure.lowest, measure.highest, same)
+    undecided = {
+        row.name: one for row, one in zip(rows, found, strict=True) if not row.is_base and row.name not in progress.stopped
+    }
+    decision = {
+        "look": look + 1,
+        "seeds": looks.seeds[look],
+        "base_seeds": looks.base_seeds[look],
+        "level": looks.levels[look],
+        "verdicts": {name: _verdict(looks, look, one, margin) for name, one in undecided.items()},
+        "p": {name: one and one.p_value for name, one in undecided.items()},
+        "results": [one.identity.trial for one in trials],
+    }
+    with FileLock(folder / "lock"):
+        if not _path(folder, look).exists():
+            write_json(_path(folder, look), decision)
+    return True
+
+
+def _verdict(looks: Looks, look: int, found: RowComparison | None, margin: float | None) -> str:
+    if found is None:
+        return "left out"  # a trial of it has failed or diverged
+    if found.difference is None or found.p_value is None:
+        return "equal" if found.is_rounding else "open"
+    return looks.verdict(look, found.difference, found.p_value, margin)
+
+
+def _path(folder: Path, look: int) -> Path:
+    return folder / f"look_{look + 1}.json"
