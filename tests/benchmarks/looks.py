@@ -11,7 +11,6 @@ the share of the true differences that are found, and the trainings of a table.
 
 import argparse
 import sys
-from pathlib import Path
 
 import numpy as np
 

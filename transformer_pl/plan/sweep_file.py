@@ -56,6 +56,11 @@ class Sweep(NamedTuple):
         return [config for row in self.rows for config in row.configs]
 
     @property
+    def of_base(self) -> SweepRow | None:
+        """The row that is base; None where the sweep has none."""
+        return None if self.base_row is None else self.rows[self.base_row]
+
+    @property
     def base_row(self) -> int | None:
         """The index of the row that is base; None where the sweep has none."""
         return next((i for i, row in enumerate(self.rows) if same_row(row.configs[0], self.base)), None)
@@ -89,8 +94,8 @@ def read_sweep(
     scale = str(scales[0]) if scale is None else scale
     seeds = seeds or parameters.get("seed", [1])
     written = [parameters.pop(key, [None])[0] for key in ("looks", "base_seeds")]
-    asked = [written[0] if looks is None else " ".join(map(str, looks)), base_seeds or written[1]]
-    look_seeds, extra = _read_looks(path, *asked, len(seeds), mistakes)
+    asked = written[0] if looks is None else " ".join(map(str, looks))
+    look_seeds, extra = _read_looks(path, asked, base_seeds or written[1], len(seeds), mistakes)
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
         made = f"{row_count:,} rows with {len(seeds):,} seeds each"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -16,7 +17,7 @@ from transformer_pl.report.rows import sweep_rows
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.looks import LookedAt, Looks, look_at
-from transformer_pl.table.rows import Measure, Row
+from transformer_pl.table.rows import Measure
 from transformer_pl.table.statistics import RowComparison
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
@@ -76,21 +77,29 @@ class Progress:
         """What the table states of the looks: of each row its p at the looks that it was trained for."""
         last = {row.name: self.stopped.get(row.name, self.last) for row in self.sweep.rows}
         p_values = {name: [one["p"].get(name) for one in self.decisions[: look + 1]] for name, look in last.items()}
-        return LookedAt(self.looks, p_values)
+        metric = f"val/{task_of(self.sweep.base.data).measure.name}"
+        return LookedAt(self.looks, metric, p_values)
 
 
-def planned_looks(sweep: Sweep) -> Looks | None:
-    """The looks that a sweep asks for; None where it asks for none."""
-    if not sweep.looks or sweep.base_row is None:
-        return None
-    return Looks.of(sweep.looks, len(sweep.rows[sweep.base_row].configs), len(sweep.rows) - 1)
+def planned_looks(sweep: Sweep) -> Looks:
+    """The looks at a sweep that asks for some."""
+    of_base = sweep.of_base
+    assert of_base is not None  # see `read_sweep`
+    return Looks.of(sweep.looks, len(of_base.configs), len(sweep.rows) - 1)
+
+
+def looks_as_json(sweep: Sweep) -> dict[str, Any]:
+    """What plan.json says of the looks, from the first training on."""
+    looks = planned_looks(sweep)
+    facts = {"seeds": looks.seeds, "base_seeds": looks.base_seeds, "levels": looks.levels}
+    return {key: list(values) for key, values in facts.items()} | {"rows": [row.name for row in sweep.rows]}
 
 
 def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
     """How far the looks at a sweep have come, by the files in its folder; None for a sweep without looks."""
-    if (looks := planned_looks(sweep)) is None:
+    if not sweep.looks:
         return None
-    decisions: list[Decision] = []
+    looks, decisions = planned_looks(sweep), list[Decision]()
     while len(decisions) < len(looks.seeds) and (found := read_json(_path(folder, len(decisions)), Decision)):
         decisions.append(found)
     return Progress(sweep, looks, decisions)
@@ -121,7 +130,9 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     same = [row.dataset == rows[base].dataset for row in rows]
     found = look_at(samples, base, looks, look, stopped, measure.lowest, measure.highest, same)
     undecided = {
-        row.name: one for row, one in zip(rows, found, strict=True) if not row.is_base and row.name not in progress.stopped
+        row.name: one
+        for row, one in zip(rows, found, strict=True)
+        if not row.is_base and row.name not in progress.stopped
     }
     decision = {
         "look": look + 1,

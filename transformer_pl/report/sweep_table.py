@@ -9,6 +9,7 @@ from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
 from transformer_pl.data.selection import leaks
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report.looks import read_progress
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.row_names import RowNames, arranged, headings_of, printed_table
 from transformer_pl.report.rows import sweep_rows
@@ -49,6 +50,9 @@ def rows_and_about(grids: Sequence[Grid], choice: Choice, folder: Path | None = 
     """The rows of sweeps as those of one table, in their order, and what the table is of."""
     (sweep, _), names = grids[0], choice.names
     task, paper = task_of(sweep.base.data), _published(sweep, choice)
+    progress = read_progress(sweep, folder) if folder and len(grids) == 1 else None
+    if progress:
+        grids = [(sweep, progress.trials(grids[0][1], progress.last))]
     tables = {one.name: sweep_rows(one, planned, choice.split, paper) for one, planned in grids}
     rows = together(tables) if len(grids) > 1 else tables[sweep.name]
     rows = with_base(rows, choice.base, f" of {sweep.name}")
@@ -77,6 +81,7 @@ def rows_and_about(grids: Sequence[Grid], choice: Choice, folder: Path | None = 
         printed=_printed(sweep.base, paper, rows, choice) if paper else None,
         training=_training(sweep.base, paper),
         added=_added(grids, folder),
+        looked_at=progress.looked_at if progress else None,
         headings=headings_of(rows, names) if names else {},
         setting_names={"model.p_drop": "P_drop"},
         has_page=True,

@@ -51,7 +51,9 @@ class SweepCommand:
         workers = self.workers(configs, left)
         if left:
             say(self.console, f"{workers.describe(left)}\n")
-        return Launch(queue, workers, ProgressView(self.console, queue, ended), waits=waits or not self.options.worker).run()
+        return Launch(
+            queue, workers, ProgressView(self.console, queue, ended), waits=waits or not self.options.worker
+        ).run()
 
     def publish(
         self,

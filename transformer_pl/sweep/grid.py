@@ -54,6 +54,10 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     command = GridCommand(options, sweep_folder(sweep, options), console)
     names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = None
+    if options.retune and sweep.looks:
+        raise InputError(
+            f"{options.file}: looks: are for rows as they are, but --retune searches for each; leave one out"
+        )
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
@@ -86,6 +90,8 @@ class GridCommand(SweepCommand):
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
         options, trials = self.options, plan_trials(sweep, self.options.runs)
+        if not options.retune:
+            self.looks(sweep)
         missing = self.trials_to_train(sweep, trials)
         workers = None
         if options.launcher == "local":
@@ -105,8 +111,8 @@ class GridCommand(SweepCommand):
         print_plan(plan, missing, self.console, workers.count if workers else slurm.task_count(options, len(missing)))
         if options.plan and missing and workers:
             lines.append(workers.describe(len(missing)))
-        if options.plan and (found := difference_found(plan)):
-            lines.append(found)
+        if options.plan:
+            lines += filter(None, [described_looks(sweep), difference_found(plan)])
         lines += dict.fromkeys(note for found in checked for note in found.notes)
         lines += [f"refused: {sweep.rows[row].name}: {why}" for row, why in self.refused.items()]
         for line in lines:
@@ -148,7 +154,8 @@ class GridCommand(SweepCommand):
         configs = [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
-        self.write_plan(as_json(plan) | ({} if self.options.retune else {"tested": self.tested(plan)}))
+        tested = {} if self.options.retune else {"tested": self.tested(plan), "looks": self.looks(plan.sweep)}
+        self.write_plan(as_json(plan) | tested)
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         for planned in plan.trials:
             if planned.row in self.refused and not planned.trial.result():
@@ -172,9 +179,29 @@ class GridCommand(SweepCommand):
 
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""
+        return self.first_plan().get("tested") or tested_by(plan.sweep)
+
+    def first_plan(self) -> dict[str, Any]:
+        """plan.json, if something of it has been trained; empty before."""
         first, trials = read_plan(self.folder), self.options.runs / "trials"
         has_begun = any((trials / trial["folder"]).exists() for trial in first.get("trials", ()) if "folder" in trial)
-        return first["tested"] if has_begun and "tested" in first else tested_by(plan.sweep)
+        return first if has_begun else {}
+
+    def looks(self, sweep: Sweep) -> dict[str, Any]:
+        """What plan.json says of the looks. Raises an InputError if they are not those of the first training."""
+        now: dict[str, Any] = {}
+        if sweep.looks:
+            from transformer_pl.report.looks import looks_as_json  # scipy takes half a second
+
+            now = looks_as_json(sweep)
+        if (first := self.first_plan()) and first.get("looks", {}) != now:
+            rule = "must be those with which the training began, and for the same rows"
+            began = f"seeds {first['looks'].get('seeds')}" if first.get("looks") else "no looks"
+            raise InputError(
+                f"{self.options.file}: looks = {list(sweep.looks)}: {rule}: {began} ({self.folder / 'plan.json'}); "
+                "repeat them, or give the sweep another name"
+            )
+        return now
 
     def print_table(self, plan: Plan, names: RowNames | None, exit_code: int) -> int:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged.
@@ -202,9 +229,11 @@ def difference_found(plan: Plan) -> str:
     sweep, measure = plan.sweep, task_of(plan.sweep.base.data).measure
     bases = {planned.identity.weights for planned in plan.trials if planned.row == sweep.base_row}
     rows = len({planned.row for planned in plan.trials if planned.identity.weights not in bases})
-    seeds = max(len(row.configs) for row in sweep.rows)
+    seeds = max((len(row.configs) for row in sweep.rows if row is not sweep.of_base), default=1)
+    base_seeds = len(sweep.of_base.configs) if sweep.of_base else seeds
     if seeds < 2 or not rows:  # `rows` leaves out those with base's weights: they differ by less than seeds do
         return ""
+    from transformer_pl.table.looks import Looks
     from transformer_pl.table.moderation import FEWEST_ROWS  # scipy takes half a second
     from transformer_pl.table.statistics import found_by_plan, usual_spread
 
@@ -220,7 +249,26 @@ def difference_found(plan: Plan) -> str:
         spread, source = scale_measured(sweep.scale).spread, "as measured at this scale"
     if not spread:
         return ""
+    level = Looks.of(sweep.looks, base_seeds, rows).level_of_one if sweep.looks else None
+    found = f"{found_by_plan(spread, seeds, rows, base_seeds, level):.2g} {measure.title}"
+    line = (
+        f"{counted(seeds, 'seed')} a row{f' and {base_seeds} of base' if base_seeds != seeds else ''} find a "
+        f"difference of {found} from base in 80 % of cases, if the seeds of every row spread by {spread:.2g}, {source}"
+    )
+    if base_seeds == seeds:
+        line += f"; with --base-seeds {3 * seeds} {found_by_plan(spread, seeds, rows, 3 * seeds, level):.2g}"
+    return line
+
+
+def described_looks(sweep: Sweep) -> str:
+    """When the rows of a sweep are looked at, and how many trainings that takes; empty for a sweep without looks."""
+    if not sweep.looks:
+        return ""
+    from transformer_pl.report.looks import planned_looks  # scipy takes half a second
+
+    looks = planned_looks(sweep)
+    seeds, of_base = (", ".join(map(str, numbers)) for numbers in (looks.seeds, looks.base_seeds))
     return (
-        f"{counted(seeds, 'seed')} a row find a difference of {found_by_plan(spread, seeds, rows):.2g} {measure.title} "
-        f"from base in 80 % of cases, if the seeds of every row spread by {spread:.2g}, {source}"
+        f"looks after {seeds} seeds of each row and {of_base} of base: {looks.most_trainings} trainings at most, about "
+        f"{looks.expected_trainings():.0f} if no row differs"
     )

@@ -6,7 +6,6 @@ from pathlib import Path
 from transformer_pl.plan.plan import Plan, PlannedTrial
 from transformer_pl.plan.queue import Ending, GridQueue, Remaining
 from transformer_pl.report.looks import Progress, decide, read_progress
-from transformer_pl.runtime.terminal import counted
 
 ENDED = ("done", "failed", "diverged", "refused")
 

@@ -15,7 +15,7 @@ to be found at the last look. That last rule can only lower the error, because i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -24,7 +24,7 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.table.moderation import SeedVariance
-from transformer_pl.table.rows import ALPHA
+from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
 from transformer_pl.table.statistics import Estimate, RowComparison, Sample, compare_samples
 
 DRAWS = 2**15  # of a table in which no row differs
@@ -45,9 +45,8 @@ class Looks:
         """base_seeds: at the last look. Before it base has the same share of its seeds as the rows have of theirs."""
         return cls(tuple(seeds), tuple(math.ceil(n * base_seeds / seeds[-1]) for n in seeds), rows)
 
-    @cached_property
-    def _largest(self) -> np.ndarray:
-        """max_k |Z_kl| of tables in which no row differs, (DRAWS, looks)."""
+    def _drawn(self) -> np.ndarray:
+        """|Z_kl| of tables in which no row differs, (DRAWS, rows, looks)."""
         rng, shape = np.random.default_rng(1), (DRAWS, self.rows, len(self.seeds))
 
         def means(seeds: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
@@ -55,9 +54,18 @@ class Looks:
             steps = np.sqrt(np.diff((0, *seeds))) * rng.standard_normal(shape)
             return steps.cumsum(-1) / np.array(seeds)
 
-        scale = np.sqrt(1 / np.array(self.seeds) + 1 / np.array(self.base_seeds))
         errors = means(self.seeds, shape) - means(self.base_seeds, (DRAWS, 1, len(self.seeds)))
-        return np.abs(errors / scale).max(1)
+        return np.abs(errors) / np.sqrt(self._variances)
+
+    @property
+    def _variances(self) -> np.ndarray:
+        """Of the difference of a row from base at each look, if the scores of seeds have the variance 1."""
+        return 1 / np.array(self.seeds) + 1 / np.array(self.base_seeds)
+
+    @cached_property
+    def _largest(self) -> np.ndarray:
+        """max_k |Z_kl| of the same tables, (DRAWS, looks)."""
+        return self._drawn().max(1)
 
     @cached_property
     def _by_chance(self) -> np.ndarray:
@@ -115,6 +123,21 @@ class Looks:
         missing = needed - abs(change.value)
         return float(stats.norm.sf(missing / math.sqrt(left))) if left > 0 else float(missing <= 0)
 
+    @property
+    def most_trainings(self) -> int:
+        """Of a table in which no row stops before the last look."""
+        return self.rows * self.seeds[-1] + self.base_seeds[-1]
+
+    def expected_trainings(self) -> float:
+        """The mean number of trainings of a table in which no row differs, and all rows spread alike."""
+        drawn, variances = self._drawn(), self._variances
+        critical = [np.quantile(self._largest[:, look], 1 - level) for look, level in enumerate(self.levels)]
+        missing = critical[-1] * np.sqrt(variances[-1]) - drawn[..., :-1] * np.sqrt(variances[:-1])
+        chance = stats.norm.sf(missing / np.sqrt(variances[-1] * (1 - variances[-1] / variances[:-1])))
+        stops = (drawn[..., :-1] >= critical[:-1]) | (chance < LEAST_CHANCE)
+        last = np.where(stops.any(-1), stops.argmax(-1), len(self.seeds) - 1)  # the look at which a row stops
+        return float(np.array(self.seeds)[last].sum(1).mean() + np.array(self.base_seeds)[last.max(1)].mean())
+
     @cached_property
     def level_of_one(self) -> float:
         """The level of a row's interval at the last look, with which those of all rows hold together."""
@@ -125,7 +148,37 @@ class LookedAt(NamedTuple):
     """A table that was looked at while it was trained."""
 
     looks: Looks
+    metric: str  # which the looks decided by
     p_values: Mapping[str, Sequence[float | None]]  # by row, of the decided looks that it was trained for, as decided
+    trainings: int = 0  # of the rows, so far
+
+    @property
+    def decided(self) -> int:
+        """How many looks are decided."""
+        return max(map(len, self.p_values.values()), default=0)
+
+
+def compare_at_looks(rows: Sequence[Row], measure: Measure, base: Row, looked_at: LookedAt) -> list[Contrast]:
+    """Each row beside base, as the last decided look that it was trained for has seen it.
+
+    Raises nothing for rows that no look has decided yet: they have no difference.
+    """
+    looks, place = looked_at.looks, rows.index(base)
+    last = [max(0, len(looked_at.p_values.get(row.name, ())) - 1) for row in rows]
+    last[place] = len(looks.seeds) - 1
+    samples, same = [row.samples.get(measure.key) for row in rows], [row.dataset == base.dataset for row in rows]
+    seen = [
+        look_at(samples, place, looks, look, last, measure.lowest, measure.highest, same)
+        for look in range(looked_at.decided)
+    ]
+    contrasts = []
+    for i, row in enumerate(rows):
+        p_values = [p for p in looked_at.p_values.get(row.name, ()) if p is not None]
+        found = seen[min(last[i], len(seen) - 1)][i] if seen else None
+        change = found and found.difference
+        contrast = Contrast(row, measure, change.value if change else None, *(found or ()))
+        contrasts.append(replace(contrast, p_value=looks.p_value(p_values) if p_values and change else None))
+    return contrasts
 
 
 def look_at(

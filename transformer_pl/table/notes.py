@@ -101,7 +101,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     notes: tuple[Sequence[str], ...] = (
         (_training_note(rows, about), _order_note(rows, main, about.printed), _speed_note(rows)),
         (_spread_note(main), _test_note(main, about.unit), _shared_note(main), _unlike_note(main), exempt, legend),
-        (several if len(about.measures) > 1 else "",),
+        (several if len(about.measures) > 1 else "", _looks_note(main, about)),
         (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
         (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
     )
@@ -211,6 +211,25 @@ def _test_note(contrasts: Sequence[Contrast], unit: str) -> str:
         over = " and ".join(filter(None, (unit, "seeds" if several else "")))
         note += f"Intervals cover the variation over {over}{'' if unit else ', and nothing else'}."
     return note.rstrip()
+
+
+def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
+    """When rows were looked at, what that saved, and what holds for rows that stopped."""
+    if not (looked_at := about.looked_at):
+        return ""
+    looks, decided = looked_at.looks, looked_at.decided
+    trained = sum(len(one.row.states) for one in contrasts)
+    most = looks.rows * looks.seeds[-1] + looks.base_seeds[-1]
+    seeds, of_base = (", ".join(map(str, numbers)) for numbers in (looks.seeds, looks.base_seeds))
+    note = (
+        f"Looked at after {seeds} seeds of each row and {of_base} of base; {decided} of {len(looks.seeds)} looks are "
+    )
+    note += f"decided. Rows that were decided were not trained on: {trained} trainings in place of {most}. p and the "
+    note += "intervals hold for all looks together. A difference that ended the training of its row is too large on "
+    note += "average, but its interval holds."
+    if not any(one.measure.key == looked_at.metric and not one.row.is_reference for one in contrasts):
+        note += f" The looks are for differences from base in {looked_at.metric}: others have no tests."
+    return note
 
 
 def _shared_note(contrasts: Sequence[Contrast]) -> str:

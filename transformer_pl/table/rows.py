@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 
 if TYPE_CHECKING:
+    from transformer_pl.table.looks import LookedAt
     from transformer_pl.table.statistics import Estimate, Sample
 
 ALPHA = 0.05  # level of significance
@@ -251,6 +252,7 @@ class About:
     printed: PrintedTable | None = None
     training: Training | None = None
     added: Sequence[str] = ()  # further sentences for the notes
+    looked_at: "LookedAt | None" = None  # if rows were looked at while they were trained
     headings: Mapping[int, str] = field(default_factory=dict)  # between rows, by the place of the row below
     shows_settings: bool = True
     setting_names: Mapping[str, str] = field(default_factory=dict)  # headings of settings that are not the key's end

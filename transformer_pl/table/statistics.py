@@ -391,7 +391,7 @@ def _stepped_down(
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
     corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
-    level = 1 - np.sort(least[:, 0])[math.ceil((1 - together) * (1 + DRAWS)) - 2]  # what p < 0.05 takes in the first step
+    level = 1 - np.sort(least[:, 0])[math.ceil((1 - together) * (1 + DRAWS)) - 2]  # a star's, in the first step
     results: list[tuple[Estimate, float | None]] = [(estimate, None) for estimate in estimates]
     for i, p in zip(tested, corrected, strict=True):
         lowest, highest = -most, most
@@ -443,15 +443,21 @@ def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:
     return math.sqrt(np.median(by_row)) if by_row else None
 
 
-def found_by_plan(spread: float, seeds: int, rows: int) -> float:
+def found_by_plan(
+    spread: float, seeds: int, rows: int, base_seeds: int | None = None, level: float | None = None
+) -> float:
     """The true difference from base that a table finds in 80 % of cases, before it is trained.
 
-    spread: the standard deviation of all rows from seed to seed. rows: how many are tested. Only the variation over
-    seeds counts. If there are enough rows, they inform each other's spread.
+    spread: the standard deviation of all rows from seed to seed. seeds: of each row. rows: how many are tested.
+    base_seeds: of base; None: as many. level: of the interval of one row; None: LEVEL, divided among the rows. Only the
+    variation over seeds counts. If there are enough rows, they inform each other's spread.
     """
-    freedom = (rows + 1) * (seeds - 1) if rows + 1 >= moderation.FEWEST_ROWS else 2 * (seeds - 1)
-    own = SeedVariance(spread**2 / seeds, freedom)
-    return Estimate(0, (own, own), 0, freedom, 1 - (1 - LEVEL) / rows).detectable
+    base_seeds = base_seeds or seeds
+    is_informed = rows + 1 >= moderation.FEWEST_ROWS
+    freedom = rows * (seeds - 1) + base_seeds - 1
+    parts = [SeedVariance(spread**2 / n, freedom if is_informed else n - 1) for n in (seeds, base_seeds)]
+    t_freedom = freedom if is_informed else seeds + base_seeds - 2
+    return Estimate(0, tuple(parts), 0, t_freedom, level or 1 - (1 - LEVEL) / rows).detectable
 
 
 def rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, tuple[float, float]]:

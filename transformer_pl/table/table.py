@@ -14,9 +14,11 @@ The values of a row are those of its seeds, or of other repetitions that are ind
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from transformer_pl.table.columns import all_columns
 from transformer_pl.table.formats import Table
+from transformer_pl.table.looks import compare_at_looks
 from transformer_pl.table.notes import name_of_base, no_differences, summary, table_notes
 from transformer_pl.table.rows import About, Contrast, Measure, Row, base_of, difference
 from transformer_pl.table.statistics import compare_samples
@@ -36,11 +38,21 @@ def compare(rows: Sequence[Row], measure: Measure, base: Row | None) -> list[Con
     return contrasts
 
 
+def _contrasts(rows: Sequence[Row], measure: Measure, base: Row | None, about: About) -> list[Contrast]:
+    """As `compare`; of rows that were looked at, by the looks. These hold for one base and one metric: others have
+    differences, but no tests."""
+    if not about.looked_at or base is None:
+        return compare(rows, measure, base)
+    if measure.key == about.looked_at.metric and not base.is_reference:
+        return compare_at_looks(rows, measure, base, about.looked_at)
+    return [replace(one, estimate=None, p_value=None) for one in compare(rows, measure, base)]
+
+
 def make_table(rows: Sequence[Row], about: About) -> Table:
     """The table of at least one row. Differences are to the row that is base."""
     base = base_of(rows, about.measures[0])
     measures = [*about.measures, *([about.loss] if about.loss else [])]
-    contrasts = {measure.key: compare(rows, measure, base) for measure in measures}
+    contrasts = {measure.key: _contrasts(rows, measure, base, about) for measure in measures}
     said = [summary(contrasts[measure.key], name_of_base(rows)) for measure in about.measures]
     return Table(
         all_columns(rows, contrasts, about),
