@@ -24,6 +24,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 CAUTION = 0.6  # the confidence of the bound on how much the rows' variances differ
+CAUTION_OF_TWO = 0.8  # the same where rows have two seeds, which say little of their spread
 FEWEST_ROWS = 5  # rows with several seeds: fewer say too little about how much their spreads differ
 FEWEST_ALIKE = 3  # of these rows, those that are no outliers
 MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
@@ -79,7 +80,8 @@ def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
     by_chance = special.polygamma(1, freedoms / 2).mean()
     kurtosis = special.polygamma(3, freedoms / 2).mean() / by_chance**2  # of log chi-square, beyond the normal law's
     informative = 2 * len(alike) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
-    most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - CAUTION, informative)
+    caution = CAUTION_OF_TWO if np.median(freedoms) < 2 else CAUTION
+    most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - caution, informative)
     freedom = 2 * inverse_trigamma(most - by_chance, freedoms.sum() / 2)
     return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom, outliers)
 

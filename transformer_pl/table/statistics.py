@@ -143,7 +143,7 @@ def shares_weights(row: Sample, base: Sample) -> bool:
 
 def _common(row: Sample, other: Sample) -> Sample:
     """The row's seeds whose weights another row has, too, in the order of these weights."""
-    places = [row.weights.index(weights) for weights in sorted(set(row.weights) & set(other.weights))]
+    places = sorted((i for i, of in enumerate(row.weights) if of in other.weights), key=lambda i: row.weights[i])
     return row._replace(
         scores=row.scores[places], pseudo=row.pseudo[places], weights=[row.weights[place] for place in places]
     )

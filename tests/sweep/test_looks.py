@@ -1,0 +1,147 @@
+"""The queue of a sweep that is looked at: what it gives out, what it decides once, and what several commands share."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from chance import drawn
+from helpers import a_result, write_sweep
+
+from transformer_pl.plan.plan import CostEstimate, Plan, plan_trials
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report.looks import needed, read_progress
+from transformer_pl.report.sweep_table import DEFAULT, table_of
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep.looks import LooksQueue
+from transformer_pl.tasks.translation import Translation, bleu
+from transformer_pl.trials.flops import Cost
+
+GAPS = {"base": 0.0, "h=4": 0.0, "h=16": -1.5, "p_drop=0.0": 0.02}  # h=16 is found at the first look
+SEEDS, BASE_SEEDS = ["1", "2", "3", "4"], 8
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    values = {"variant": ["base", "model.h=4", "model.h=16", "model.p_drop=0.0"], "looks": ["2 4"], "base_seeds": [8]}
+    return read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
+
+
+def train(planned, state="done"):
+    """What a training leaves behind. The score of a trial depends on its row and its seed alone."""
+    row = planned.name.rpartition(" s")[0]
+    trial = planned.trial
+    trial.make()
+    if state != "done":
+        return trial.set_status(state)
+    rng = np.random.default_rng([planned.config.seed, len(row)])
+    (numbers,) = drawn(np.random.default_rng(5), 1, 1, 60, 0.0)[0] * 0 + drawn(rng, 1, 1, 60, 0.03, gap=GAPS[row])[0]
+    trial.save_sentences("val", ["a"] * 60, Translation.measure, np.concatenate([numbers, np.ones((60, 2))], 1))
+    score = {"val/bleu": float(bleu(numbers.sum(0))), "val/ppl": 2.0}
+    return trial.finish(a_result(id=planned.identity.trial, weights_id=planned.identity.weights, metrics=score))
+
+
+def queue_of(sweep, runs):
+    trials = plan_trials(sweep, runs)
+    plan = Plan(sweep, trials, {row: CostEstimate(Cost(1, 1.0), None) for row in range(len(sweep.rows))})
+    missing = [one for one in needed(sweep, trials, runs) if one.trial.needs_training()]
+    return LooksQueue(plan, missing, runs, None)
+
+
+def run(queue, fails=()):
+    """Train what a queue gives out, and return the names of these trials."""
+    trained = []
+    while planned := queue.next(set()):
+        trained.append(planned.name)
+        state = "failed" if planned.name in fails else "done"
+        train(planned, state)
+        queue.ended(planned, state)
+    return trained
+
+
+def decisions(folder):
+    return {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("look_*.json"))}
+
+
+def test_rows_that_are_decided_get_no_more_seeds(sweep, tmp_path):
+    """The base has seeds of its own, and the table shows each row with the seeds that decided it."""
+    trained = run(queue_of(sweep, tmp_path))
+    verdicts = decisions(tmp_path)["look_1.json"]["verdicts"]
+    assert verdicts["h=16"] == "found"
+    for row, verdict in verdicts.items():
+        assert sum(name.startswith(f"{row} ") for name in trained) == (4 if verdict == "open" else 2)
+    assert len(trained) == len({*trained})
+    assert {f"base s{seed}" for seed in range(1, 5)} <= {*trained}
+    table, rows = table_of([(sweep, plan_trials(sweep, tmp_path))], DEFAULT, tmp_path)
+    (found,) = [one for one in table.contrasts if one.row.name == "h=16"]
+    assert found.is_found and len(found.scores) == 2
+    assert run(queue_of(sweep, tmp_path)) == []  # the same command again
+
+
+def test_a_decision_is_never_made_anew(sweep, tmp_path):
+    run(queue_of(sweep, tmp_path))
+    before = decisions(tmp_path)
+    for planned in plan_trials(sweep, tmp_path):
+        if planned.trial.result():
+            planned.trial.clear()
+            train(planned)
+    progress = read_progress(sweep, tmp_path)
+    run(queue_of(sweep, tmp_path))
+    assert decisions(tmp_path) == before and read_progress(sweep, tmp_path).stopped == progress.stopped
+    seen = {one.identity.trial for one in plan_trials(sweep, tmp_path) if one.trial.result()}
+    assert {*before["look_1.json"]["results"]} <= seen
+
+
+def test_a_row_with_a_failed_trial_is_left_out_and_base_must_be_whole(sweep, tmp_path):
+    run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
+    assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] == "left out"
+    other = tmp_path / "other"
+    other.mkdir()
+    run(queue_of(sweep, other), fails={"base s2"})
+    assert not decisions(other)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_path, seed):
+    """They hold trials at once, and each may be gone at any time; what it held is given out again."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    alone.mkdir()
+    together.mkdir()
+    trained = run(queue_of(sweep, alone))
+    chance = random.Random(seed)
+    queues, held = [queue_of(sweep, together) for _ in range(3)], {}
+    for _ in range(400):
+        i = chance.randrange(3)
+        if chance.random() < 0.05:  # killed, and started again
+            queues[i] = queue_of(sweep, together)
+            held.pop(i, None)
+        elif i in held:
+            planned = held.pop(i)
+            train(planned)
+            queues[i].ended(planned, "done")
+        elif planned := queues[i].next({one.identity.weights for one in held.values()}):
+            if planned.trial.result():
+                queues[i].ended(planned, "done")
+            else:
+                held[i] = planned
+    assert decisions(together) == decisions(alone)
+    done = {one.name for one in plan_trials(sweep, together) if one.trial.result()}
+    assert {*trained} == done and not held and all(queue.waits() is None for queue in queues)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"looks": ["1 4"]},
+        {"looks": ["4 2"]},
+        {"looks": ["2 5"]},
+        {"looks": ["two"]},
+        {"looks": [True]},
+        {"base_seeds": [3]},
+    ]
+    + [{"base_seeds": ["many"]}, {"looks": ["2 4"], "variant": ["model.h=4", "model.h=16"]}],
+)
+def test_wrong_looks_are_refused(tmp_path, wrong):
+    values = {"variant": ["base", "model.h=4"]} | wrong
+    with pytest.raises(InputError, match="looks|base_seeds"):
+        read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
