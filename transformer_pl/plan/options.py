@@ -1,6 +1,7 @@
 """The options of commands on a sweep file, and the folder of a sweep's results."""
 
 import json
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from transformer_pl.runtime.command_line import (
     words_of,
 )
 from transformer_pl.runtime.digests import text_digest
-from transformer_pl.runtime.errors import suggestion
+from transformer_pl.runtime.errors import InputError, suggestion
 
 BUDGET = 8  # tries per row of --retune
 TRIALS = "which trials"  # the heading of these options in the help
@@ -39,6 +40,38 @@ def sweep_file(word: str) -> Path:
     if word not in shipped:
         raise must_be(word, f"be a sweep file, or the name of one that ships{suggestion(word, shipped)}")
     return shipped[word]
+
+
+def _margin(word: str) -> tuple[str, float]:
+    """Read a margin such as bleu=0.5."""
+    metric, _, text = word.rpartition("=")
+    try:
+        size = float(text)
+    except ValueError:
+        size = math.nan
+    if not metric or not 0 < size < math.inf:
+        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
+    return metric, size
+
+
+def margin_option(group: str) -> Any:
+    """The option that gives margins by metric."""
+    return option(
+        "also say which rows are equal to base within this margin, chosen before the results are seen",
+        default=(),
+        group=group,
+        metavar="METRIC=X",
+        type=_margin,
+        action="append",
+    )
+
+
+def margins(given: Sequence[tuple[str, float]], metrics: tuple[str, ...]) -> dict[str, float]:
+    """The margins by metric. Raises an InputError for a margin of a metric that is not in `metrics`."""
+    if unknown := [name for name, _ in given if name not in metrics]:
+        rule = f"must be of {' or '.join(metrics)}, which the table compares"
+        raise InputError(*(f"--margin {name}: {rule}{suggestion(name, metrics)}" for name in unknown))
+    return dict(given)
 
 
 which_trials = partial(option, group=TRIALS)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import TableOptions, other_table, sweep_folder
+from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
@@ -157,7 +157,7 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     grids = [_grid(file, content, options) for file, content in zip(files, contents, strict=True)]
     sweep, _ = grids[0]
     measure = task_of(sweep.base.data).measure.name
-    margin = options.margins((measure,)).get(measure)
+    margin = margins(options.margin, (measure,)).get(measure)
     is_usual = not (options.pairs or options.factors or options.together)
     names = read_row_names(sweep, files[0], options.rows, bool(options.set)) if is_usual else None
     sweep = sweep._replace(name="+".join(dict.fromkeys(one.name for one, _ in grids)))
@@ -230,7 +230,9 @@ def _search(file: Path, content: dict[str, Any], options: TableOptions, planned:
     from transformer_pl.search.study import find_study, search_from_options
 
     of_report = ["margin", "pairs", "factors", "rows", "sort"] if isinstance(options, SweepReport) else []
-    refuse_options(options, ["base", "paper", *of_report], f"is for the rows of a grid, but {file} searches")
+    refuse_options(
+        options, ["base", "paper", "looks", "base_seeds", *of_report], f"is for the rows of a grid, but {file} searches"
+    )
     search = search_from_options(file, content, options)
     study = find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)

@@ -1,21 +1,19 @@
 """The options of the report command: one dataclass for tables of sweep files, and one for those of files of runs."""
 
-import math
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_pl.plan.options import ONLINE_RUNS, TableOptions, sweep_file
+from transformer_pl.plan.options import ONLINE_RUNS, TableOptions, margin_option, sweep_file
 from transformer_pl.runtime.command_line import (
     CommandParser,
     add_options,
-    must_be,
     option,
     options_of,
     refuse_options,
 )
-from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.runtime.errors import InputError
 
 FOR_PROGRAMS = ("csv", "json")
 EXAMPLES = """\
@@ -28,18 +26,6 @@ examples:
 
 A file of runs has options of its own: python -m transformer_pl.report runs.csv --help
 """
-
-
-def _margin(word: str) -> tuple[str, float]:
-    """Read a margin such as bleu=0.5."""
-    metric, _, text = word.rpartition("=")
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not metric or not 0 < size < math.inf:
-        raise must_be(word, "be METRIC=X with X above 0, such as bleu=0.5")
-    return metric, size
 
 
 printed = partial(option, group="what is printed")
@@ -62,13 +48,7 @@ class TableChoice:
         "a table of the effects and interactions of two or three factors, whose combinations are the rows",
         default=False,
     )
-    margin: tuple[tuple[str, float], ...] = printed(
-        "also say which rows are equal to base within this margin, chosen before the results are seen",
-        default=(),
-        metavar="METRIC=X",
-        type=_margin,
-        action="append",
-    )
+    margin: tuple[tuple[str, float], ...] = margin_option("what is printed")
 
     def refuse_unused(self) -> None:
         """Raise an InputError for options that would do nothing."""
@@ -82,13 +62,6 @@ class TableChoice:
                 raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         if self.format != "tex":
             refuse_options(self, ["caption"], "is for --format tex, which is not given")
-
-    def margins(self, metrics: tuple[str, ...]) -> dict[str, float]:
-        """The margins by metric. Raises an InputError for a margin of a metric that is not in `metrics`."""
-        if unknown := [name for name, _ in self.margin if name not in metrics]:
-            rule = f"must be of {' or '.join(metrics)}, which the table compares"
-            raise InputError(*(f"--margin {name}: {rule}{suggestion(name, metrics)}" for name in unknown))
-        return dict(self.margin)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformer_pl.plan.options import margins
 from transformer_pl.report.options import RunsReport
 from transformer_pl.report.reading import BASES, Run, base_of, read_runs
 from transformer_pl.runtime.errors import InputError
@@ -35,7 +36,7 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     about = About(
         measures=[Measure(metric, metric, _digits(metric, rows), options.lower_is_better) for metric in options.metric],
         trial="run",
-        margins=options.margins(options.metric),
+        margins=margins(options.margin, options.metric),
         added=[*notes, *filter(None, (_missing(metric, runs) for metric in options.metric))],
         shows_settings=False,
     )

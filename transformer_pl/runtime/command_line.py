@@ -188,6 +188,8 @@ def words_of(options: Any) -> list[str]:
             words.append(flag if value else f"--no-{flag[2:]}")
         elif isinstance(value, Mapping) and value:
             words += [flag, *(f"{key}={setting}" for key, setting in value.items())]
+        elif stated.metadata.get("action") == "append":
+            words += [word for pair in value for word in (flag, "=".join(map(str, pair)))]
         elif value != stated.default and not isinstance(value, Mapping):
             several = [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
             words += [flag, *(several if "nargs" in stated.metadata else [",".join(several)])]

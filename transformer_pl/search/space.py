@@ -215,6 +215,8 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     """
     if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
         raise ValueError(unknown_key(str(key)))
+    if key in ("looks", "base_seeds"):
+        raise ValueError("is for the rows of a grid, but this file searches; leave it out")
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
     if key in PLUGINS and isinstance(parameter.get("value"), list | dict):  # Optuna takes no list as a choice, but text

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from transformer_pl.config.levels import resolve, scale_level, scale_measured
 from transformer_pl.laws.checks import Checks, checks_of
-from transformer_pl.plan.options import sweep_folder
+from transformer_pl.plan.options import margins, sweep_folder
 from transformer_pl.plan.plan import (
     CostEstimate,
     Plan,
@@ -52,6 +52,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     )
     with_base([Row(name=row.name) for row in sweep.rows], options.base, f" of {sweep.name}")
     command = GridCommand(options, sweep_folder(sweep, options), console)
+    command.margin(sweep)
     names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = None
     if options.retune and sweep.looks:
@@ -144,6 +145,11 @@ class GridCommand(SweepCommand):
 
         return needed(sweep, trials, self.folder)
 
+    def margin(self, sweep: Sweep) -> float | None:
+        """Within which a difference counts as none. Raises an InputError where it is of another metric."""
+        metric = task_of(sweep.base.data).measure.name
+        return margins(self.options.margin, (metric,)).get(metric)
+
     def others_train(self, plan: Plan) -> bool:
         """Whether this command is a worker, which waits for no others, and others still train some of the trials."""
         return self.options.worker and any(planned.trial.lock.is_held() for planned in plan.trials)
@@ -165,7 +171,7 @@ class GridCommand(SweepCommand):
         if plan.sweep.looks:
             from transformer_pl.sweep.looks import LooksQueue  # scipy takes half a second
 
-            queue = LooksQueue(plan, missing, self.folder, None)
+            queue = LooksQueue(plan, missing, self.folder, self.margin(plan.sweep))
         ended = len(plan.trials) - len(missing)
         if stopped := self.launch(queue, configs, ended, waits=bool(plan.sweep.looks)):
             return stopped
@@ -193,7 +199,7 @@ class GridCommand(SweepCommand):
         if sweep.looks:
             from transformer_pl.report.looks import looks_as_json  # scipy takes half a second
 
-            now = looks_as_json(sweep)
+            now = looks_as_json(sweep) | {"margin": self.margin(sweep)}
         if (first := self.first_plan()) and first.get("looks", {}) != now:
             rule = "must be those with which the training began, and for the same rows"
             began = f"seeds {first['looks'].get('seeds')}" if first.get("looks") else "no looks"
@@ -211,7 +217,7 @@ class GridCommand(SweepCommand):
         from transformer_pl.report.sweep_table import Choice, table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
-        choice = Choice(base=self.options.base, paper=self.options.paper, names=names)
+        choice = Choice(self.options.base, self.options.paper, self.margin(sweep), names=names)
         table, rows = table_of([(sweep, trials)], choice, self.folder)
 
         def draw_page() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from transformer_pl.plan.options import TableOptions, file_option
+from transformer_pl.plan.options import TableOptions, file_option, margin_option
 from transformer_pl.runtime.command_line import (
     DEFAULT_RUNS,
     CommandParser,
@@ -52,6 +52,7 @@ class SweepOptions(TableOptions):
     skip_broken: bool = how_they_run(
         "leave out rows whose parts break a law (refused in the table), and train the rest", default=False
     )
+    margin: tuple[tuple[str, float], ...] = margin_option("how they run")
     rerun: bool = how_they_run(
         "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
         default=False,

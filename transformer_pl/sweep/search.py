@@ -38,7 +38,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     content: the sweep file `options.file` as it was read. Raises an InputError before anything starts.
     """
     search = studies.search_from_options(options.file, content, options)
-    grids = ["base", "paper", "rerun", "skip_broken"]
+    grids = ["base", "paper", "rerun", "skip_broken", "margin", "looks", "base_seeds"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
     pruner, sampler_of = studies.pruner(search, options.pruner), partial(studies.sampler, search, options.sampler)
     studies.check_drawing(search, sampler_of(0), pruner)
