@@ -196,6 +196,9 @@ def _spread_note(contrasts: Sequence[Contrast]) -> str:
     seeds = sorted({len(one.scores) for one in contrasts if one.scores})
     several = " or ".join(str(n) for n in seeds if n > 1)
     note = f"± is the standard deviation over {several} seeds. " if several else ""
+    of_base = max((len(one.scores) for one in contrasts if one.row.is_base), default=0)
+    if seeds and of_base > max((len(one.scores) for one in contrasts if not one.row.is_base), default=of_base):
+        note += f"Base has more seeds, {of_base}, because every difference has its error. "
     if seeds[:1] == [1]:
         note += "A row with one seed says nothing about other seeds: small differences may be chance."
     return note.rstrip()
