@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from chance import drawn
 from scipy.stats import multivariate_normal, norm
+from scipy.stats import t as student
 
 from transformer_pl.table.looks import LookedAt, Looks, compare_at_looks, look_at
 from transformer_pl.table.moderation import SeedVariance
@@ -70,6 +71,14 @@ def test_the_chance_to_be_found_is_that_of_seeds_to_come():
         assert looks.chance(0, Estimate(seen, parts, 0.0)) == pytest.approx((z > critical).mean(), abs=0.01)
     assert looks.chance(0, Estimate(-0.4, parts, 0.0)) == looks.chance(0, Estimate(0.4, parts, 0.0))
     assert looks.chance(0, Estimate(1.5, parts, 1.0)) < looks.chance(0, Estimate(1.5, parts, 0.0))
+
+
+def test_the_chance_knows_how_many_degrees_of_freedom_the_last_look_has():
+    """With one part, as of a row that decodes base's weights, the law is Student's."""
+    looks, now, then = Looks.of((4, 10), 10, 3), 1 / 4, 1 / 10
+    needed = student.ppf((1 + looks.level_of_one) / 2, 3 + 6) * np.sqrt(then)
+    expected = norm.sf((needed - 1.0) / np.sqrt(then * (1 - then / now)))
+    assert looks.chance(0, Estimate(1.0, (SeedVariance(now, 3),), 0.0)) == pytest.approx(expected, abs=1e-3)
 
 
 def test_verdicts():
