@@ -101,6 +101,14 @@ def test_a_row_with_a_failed_trial_is_left_out_and_base_must_be_whole(sweep, tmp
     assert not decisions(other)
 
 
+def test_a_trial_that_had_failed_is_tried_again_before_its_look_is_decided(sweep, tmp_path):
+    """By a command that finds all others finished."""
+    for planned in plan_trials(sweep, tmp_path):
+        train(planned, "failed" if planned.name == "h=4 s2" else "done")
+    assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"]
+    assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] != "left out"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_path, seed):
     """They hold trials at once, and each may be gone at any time; what it held is given out again."""
