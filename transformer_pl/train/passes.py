@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ def passed(compute: Callable[[Batch], Losses], batch: Batch) -> Losses:
 class Kept:
     """What a model and a loss keep in Python at this moment, of whatever type, and the state of the host's generators.
 
-    Tensors, modules and classes count by identity, tensors also by their version, which grows with changes in place.
+    Tensors, modules, classes and weak references count by identity, tensors also by their version, which grows with
+    changes in place.
     This object holds them, so that no other can get their identity or their memory.
     """
 
@@ -97,7 +99,7 @@ class _Pickler(pickle.Pickler):
         self.held = held
 
     def persistent_id(self, value: Any) -> Any:
-        if not isinstance(value, Tensor | nn.Module | type | FunctionType | ModuleType):
+        if not isinstance(value, Tensor | nn.Module | type | FunctionType | ModuleType | ref):
             return None
         is_known, self.held[id(value)] = id(value) in self.held, value
         if isinstance(value, Tensor):
