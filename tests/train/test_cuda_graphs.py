@@ -8,7 +8,7 @@ import strangers
 import torch
 from faked_graphs import Card, Graph, install
 from helpers import little_text
-from shipped_components import components
+from shipped_components import components, each
 from small_models import batch, built, small
 from small_trainings import config, fit
 from torch.torch_version import TorchVersion
@@ -28,7 +28,7 @@ def prepared(tmp_path_factory):
     return prepare(config(data__path=str(little_text(folder, 400, 30, 20))).data, folder / "runs")
 
 
-@pytest.mark.parametrize("keys", components().values(), ids=components())
+@each(components())
 def test_a_batch_that_is_padded_has_the_same_loss_and_gradients(keys):
     model, (source, target) = built(small(keys)).eval(), batch()
     alone = Batch(source, target, target, int((target != PAD).sum()))
