@@ -1,16 +1,22 @@
 """Fixtures that several tests share. No test uses a network or an account."""
 
 import fcntl
+import hashlib
 import os
 import pickle
 import shutil
 import signal
 import sys
+from collections import Counter
 
 import pytest
 from forked import command
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which is ignored where `nohup` runs the tests
+
+
+def pytest_addoption(parser):
+    parser.addoption("--order", metavar="TEXT", help="run files in an order drawn from TEXT, and name those not run")
 
 
 def pytest_configure(config):
@@ -19,6 +25,39 @@ def pytest_configure(config):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if config.option.markexpr == "core":  # which takes a minute: without the slow tests of these files
         config.option.markexpr = "core and not slow"
+    if config.option.order and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NotRun())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    if order := config.option.order:
+        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid.partition('::')[0]}".encode()).digest())
+
+
+class NotRun:
+    """Prints a last line: how many tests of which files were not run, because pytest was stopped before."""
+
+    def __init__(self):
+        self.left = {}  # the tests to come, in their order
+        self.without_any = "Tests that were not run: all, because the time was over while they were collected"
+
+    def pytest_collection_finish(self, session):
+        self.left |= dict.fromkeys(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node, ids):
+        self.left |= dict.fromkeys(ids)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "teardown":
+            self.left.pop(report.nodeid, None)
+            self.without_any = "Tests that were not run: none"
+
+    def pytest_unconfigure(self):
+        files = Counter(test.partition("::")[0] for test in self.left)
+        named = ", ".join(f"{count} of {file}" for file, count in files.items())
+        print(f"Tests that were not run: {len(self.left)}: {named}" if self.left else self.without_any)
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,73 @@
-"""The components that the shipped sweeps name."""
+"""The sweeps that ship and the components that they name, and which of them the tests of every day try."""
 
-from helpers import GRIDS
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from transformer_pl.config import SLOTS
-from transformer_pl.plan.sweep_file import read_sweep
+import pytest
+from helpers import GRIDS, ROOT
+
+from transformer_pl.config import COMPONENTS, SLOTS
+from transformer_pl.config.components import is_core
+from transformer_pl.plan.sweep_file import Sweep, read_sweep
 
 OF_TRAINING = {"optim.loss", "optim.optimizer", "optim.schedule", "data.batches"}
 
 
-def components(training=False):
+@cache
+def shipped_sweep(path: Path) -> Sweep:
+    """A grid at scale demo, whatever its own is: a row of full size takes minutes in a test."""
+    return read_sweep(path, scale="demo")
+
+
+@cache
+def components(training: bool = False) -> dict[str, dict[str, Any]]:
     """By name, the keys of every component that a shipped grid names, and the paper's.
 
     training: also losses, optimizers, schedules and batches.
     """
-    found = {"base": {}}
+    found: dict[str, dict[str, Any]] = {"base": {}}
     slots = {f"model.{slot}" for slot in SLOTS} | (OF_TRAINING if training else set())
     for path in GRIDS:
-        for row in read_sweep(path, None, None, {}).rows:
+        for row in shipped_sweep(path).rows:
             flat = row.configs[0].flat()
             keys = {key: value for key, value in flat.items() if ".".join(key.split(".")[:2]) in slots}
-            found[" ".join(str(value).rpartition(".")[2] for value in keys.values())] = keys
+            own = [str(value) for value in keys.values() if not is_core(str(value))]
+            found.setdefault(" ".join(value.rpartition(".")[2] for value in own) or "base", keys)
     return found
+
+
+@cache
+def changed() -> set[str]:
+    """The files of the repository that differ from the last commit. None where git does not know."""
+    asked = ("git diff --name-only --relative HEAD", "git ls-files --others --exclude-standard")
+    answers = [subprocess.run(words.split(), cwd=ROOT, capture_output=True, text=True) for words in asked]
+    return {file for answer in answers if answer.returncode == 0 for file in answer.stdout.splitlines()}
+
+
+class Sample:
+    """Of components that are shown one after another: which are tried every day, and which by the slow tests alone.
+
+    Every day: the first that fills a slot, the first that is all the paper's, and those whose file has changed.
+    """
+
+    def __init__(self) -> None:
+        self.slots = set[str]()
+
+    def marks(self, keys: Mapping[str, Any], file: str = "") -> list[pytest.MarkDecorator]:
+        """The marks of a test. keys: those of the config. file: another that decides what is tried."""
+        own = {slot: str(keys[slot]) for slot in COMPONENTS.keys() & keys.keys() if not is_core(str(keys[slot]))}
+        files = {file, *(f"{path.rpartition('.')[0].replace('.', '/')}.py" for path in own.values())}
+        slots = own.keys() or {"none"}
+        is_daily = not slots <= self.slots or bool(files & changed())
+        self.slots |= slots
+        return [] if is_daily else [pytest.mark.slow]
+
+
+def each(found: Mapping[str, Mapping[str, Any]]) -> pytest.MarkDecorator:
+    """Try a test with the `keys` of each component, most of them in the slow tests alone."""
+    sample = Sample()
+    parameters = [pytest.param(keys, id=name, marks=sample.marks(keys)) for name, keys in found.items()]
+    return pytest.mark.parametrize("keys", parameters)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from forked import command, running
 from helpers import ROOT, little_text, wait_for
-from shipped_components import components
+from shipped_components import components, each
 from small_models import batch, built, small
 from small_trainings import config, fit
 from torch._inductor import list_options
@@ -80,7 +80,7 @@ def test_a_component_keeps_its_properties(keys):
             assert name in exempt or LAWS[name](small_model(small(keys))).state != "BROKEN"
 
 
-@pytest.mark.parametrize("keys", components().values(), ids=components())
+@each(components())
 def test_logits_and_gradients_are_those_of_float64(keys):
     model, reference, (source, target) = built(small(keys)).to(DEVICE), built(small(keys)).double(), batch()
     reference.load_state_dict(model.state_dict())

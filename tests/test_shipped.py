@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from helpers import GRIDS, SEARCHES, SHIPPED
+from shipped_components import Sample, shipped_sweep
 
 from transformer_pl.config.components import build, is_core, own_parts
 from transformer_pl.data import synthetic
@@ -17,7 +18,6 @@ from transformer_pl.data.prepared import SIDES
 from transformer_pl.data.tokenizer import build_tokenizer
 from transformer_pl.data.tokens import Split
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.search import space as searches
 from transformer_pl.search.study import trial_name
 from transformer_pl.train.intervention import intervene
@@ -36,9 +36,9 @@ def rows():
     """Every row of any sweep once, with its base; of a search, each of its keys changed alone."""
     found = {}
     for path in GRIDS:
-        sweep = read_sweep(path, scale="demo")  # whatever its own is: a row of full size takes minutes here
+        sweep = shipped_sweep(path)
         for row in sweep.rows:
-            found.setdefault(row_identity(row.configs[0]), (f"{path.stem}: {row.name}", row.configs[0], sweep.base))
+            found.setdefault(row_identity(row.configs[0]), (path, row.name, row.configs[0], sweep.base))
     for path in SEARCHES:
         search = search_of(path)
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
@@ -47,14 +47,19 @@ def rows():
             while config.flat()[key] == search.base_draw[key]:
                 trial = study.ask({key: domain})
                 config, _ = search.config(trial.params)
-            found.setdefault(
-                row_identity(config), (f"{path.stem}: {trial_name(study.trials[-1])}", config, search.base)
-            )
+            found.setdefault(row_identity(config), (path, trial_name(study.trials[-1]), config, search.base))
     return list(found.values())
 
 
 ROWS = rows()
-every_row = pytest.mark.parametrize(("config", "base"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+SAMPLE = Sample()
+every_row = pytest.mark.parametrize(
+    ("config", "base"),
+    [
+        pytest.param(config, base, id=f"{path.stem}: {name}", marks=SAMPLE.marks(config.flat(), f"sweeps/{path.name}"))
+        for path, name, config, base in ROWS
+    ],
+)
 
 
 def batch():
@@ -168,11 +173,11 @@ def test_a_sweep_opens_with_what_it_is_and_how_to_run_it(path):
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_base_is_among_the_rows(path):
-    sweep = read_sweep(path)
+    sweep = shipped_sweep(path)
     assert row_identity(sweep.base) in {row_identity(row.configs[0]) for row in sweep.rows}
 
 
-PARTS = {repr(own_parts(config)): config for _, config, _ in ROWS if own_parts(config)}
+PARTS = {repr(own_parts(config)): config for *_, config, _ in ROWS if own_parts(config)}
 
 
 @pytest.mark.slow
@@ -185,4 +190,4 @@ def test_what_ships_beside_the_model_passes_its_rehearsal(config, tmp_path):
 
 @pytest.mark.slow
 def test_every_intervention_that_ships_is_of_the_model_of_its_row(tmp_path):
-    check_all([config for _, config, _ in ROWS if not is_core(config.decode.intervention.path)], tmp_path)
+    check_all([config for *_, config, _ in ROWS if not is_core(config.decode.intervention.path)], tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from forked import command
 from helpers import little_text
-from shipped_components import components
+from shipped_components import components, each
 from tiny_trials import TINY
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -35,7 +35,7 @@ def step(keys):
         adam.step()
 
 
-@pytest.mark.parametrize("keys", components().values(), ids=components())
+@each(components())
 def test_a_training_step_waits_for_nothing(keys):
     step(keys)
 
