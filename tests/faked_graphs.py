@@ -53,7 +53,7 @@ class Tape(TorchDispatchMode):
         tensors = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         is_new = [storage not in given for storage in storages(result)]
         if operation._schema.is_mutable or any(is_new):
-            self.operations.append((operation, args, kwargs, tensors, is_new))
+            self.operations.append((operation, args, kwargs, tensors, is_new, torch.is_grad_enabled()))
         return result
 
 
@@ -65,14 +65,15 @@ class Graph:
     def __init__(self):
         Graph.made.add(self)
 
-    @torch.no_grad()
     def replay(self):
+        """Below autograd, where the tape was made. What an LSTM keeps depends on whether gradients are asked for."""
         Graph.replays += 1
-        for operation, args, kwargs, tensors, is_new in self.tape.operations:
-            again = [one for one in tree_leaves(operation(*args, **kwargs)) if isinstance(one, torch.Tensor)]
-            for tensor, other, new in zip(tensors, again, is_new, strict=True):
-                if new:
-                    tensor.detach().copy_(other)
+        for operation, args, kwargs, tensors, is_new, is_training in self.tape.operations:
+            with torch._C._AutoDispatchBelowAutograd(), torch.set_grad_enabled(is_training):
+                again = [one for one in tree_leaves(operation(*args, **kwargs)) if isinstance(one, torch.Tensor)]
+                for tensor, other, new in zip(tensors, again, is_new, strict=True):
+                    if new:
+                        tensor.detach().copy_(other)
 
 
 class Card:
@@ -103,7 +104,7 @@ class Card:
         finally:
             if graph.tape.error:
                 raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
-        sizes = [tensor.numel() for *_, tensors, _ in graph.tape.operations for tensor in tensors]
+        sizes = [tensor.numel() for *_, tensors, _, _ in graph.tape.operations for tensor in tensors]
         self.captures.append((pool, max(sizes)))
 
 

@@ -10,6 +10,8 @@ from lightning.pytorch.loggers.logger import Logger
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.runtime.signals import STOPPING
+from transformer_pl.train.compiling import CompiledLayers
+from transformer_pl.train.cuda_graphs import StepGraphs
 from transformer_pl.train.fit import build_trainer
 from transformer_pl.train.module import TransformerModule
 
@@ -48,9 +50,9 @@ def fit(prepared, config, *callbacks, checkpoint=None, lines=None, compiled=Fals
     handlers = [(signum, signal.getsignal(signum)) for signum in STOPPING]
     module, notes = TransformerModule(config, len(prepared.tokenizer)), Notes()
     if compiled:
-        module.compile_model(on_gpu=torch.cuda.is_available())
+        module.compiled = CompiledLayers(module, on_gpu=torch.cuda.is_available())
     if replayed:
-        module.replay_steps()
+        module.passes = StepGraphs(module)
     if lines is not None:
         notes.lines = lines
     trainer = build_trainer(config, [notes], list(callbacks))

@@ -97,6 +97,18 @@ class AClass(Scaled):
         return min(1.0, AClass.calls / 100)
 
 
+CALLS = itertools.count(1)
+
+
+class AGlobal(FeedForward):
+    """The gradients alone are annealed, by a number of the module that nothing here refers to."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        scaled = y / next(CALLS)
+        return scaled + (y - scaled).detach()
+
+
 class ATensor(FeedForward):
     """A running mean in a plain attribute."""
 

@@ -12,6 +12,7 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 DOORS = {
     "wandb": "transformer_pl.train.wandb_run",
     "datasets": "transformer_pl.data.hub",
+    "pynvml": "transformer_pl.runtime.machine",
     "pyarrow": "transformer_pl.data.files",
     "sacrebleu": "transformer_pl.tasks.translation",
     "sacremoses": "transformer_pl.tasks.translation",

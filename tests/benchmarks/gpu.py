@@ -4,9 +4,10 @@
 
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
 Each model is trained by Lightning with the settings of a trial: kernel by kernel ("eager"), replayed as CUDA graphs,
-with compiled layers, with both, and in `bf16-master`; base and big come first. Then several processes train the same
-model at once. A measurement that fails gets a row, too, which names the error. Without a GPU demo alone is trained, on
-the CPU. At the end the operations in a step of each model are counted, on tensors that have shapes but no values.
+with compiled layers, with both, and in `bf16-master`; base and big come first, and none may take more than a third of
+the time that is left. Then several processes train the same model at once, base first. A measurement that fails gets
+a row, too, which names the error. Without a GPU demo alone is trained, on the CPU. At the end the operations in a step
+of each model are counted, on tensors that have shapes but no values.
 """
 
 import argparse
@@ -45,6 +46,8 @@ from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.machine import cpu_cores, has_bfloat16
 from transformer_pl.train import fit
+from transformer_pl.train.compiling import CompiledLayers
+from transformer_pl.train.cuda_graphs import StepGraphs
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.flops import forward_costs
 
@@ -58,7 +61,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {  # the scale, what differ
     "multi30k": ("multi30k", {}, 14),
 }
 NEVER = {"trainer.val_every": 10**6, "trainer.log_every": 10**6}
-LEVELS = (1, 2, 4, 16)  # trials that share a card
+AT_ONCE = {"base": (1, 4), "multi30k": (1, 4, 16), "demo": (1, 4, 16)} if GPU else {"demo": (2,)}  # that share a card
+SHARE = 1 / 3  # of the time that is left, for the next model at most
 ACCUMULATE = (1, 2, 4, 8)  # parts of a batch, more where memory is not enough
 
 
@@ -156,9 +160,9 @@ def trained(
         torch.manual_seed(1)
         module, timer = TransformerModule(config, config.data.vocab_size), Timer(epoch, meet)
         if compiled:
-            module.compile_model(on_gpu=GPU)
+            module.compiled = CompiledLayers(module, on_gpu=GPU)
         if replayed:
-            module.replay_steps()
+            module.passes = StepGraphs(module)
         with suppress(torch.OutOfMemoryError):
             fit.build_trainer(config, [], [timer]).fit(module, Generated(config, mean, steps))
             refused = {"error": "no graphs; the reason is above"} if replayed and not module.replays else {}
@@ -238,7 +242,7 @@ def counted(name: str) -> dict[str, float]:
 # Several processes on one card
 
 
-def shared(name: str, trials: int, steps: int) -> dict[str, Any]:
+def shared(name: str, trials: int, steps: int, ends: float) -> dict[str, Any]:
     """The rate of so many trainings at once, each with its own share of the cores, as `--per-device` gives them."""
     cores, share = cpu_cores(), max(1, len(cpu_cores()) // trials)
     with tempfile.TemporaryDirectory() as folder:
@@ -248,7 +252,11 @@ def shared(name: str, trials: int, steps: int) -> dict[str, Any]:
         for i, process in enumerate(processes):
             if hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(process.pid, [cores[(i * share + j) % len(cores)] for j in range(share)])
-        said = [process.communicate()[0] for process in processes]
+        try:
+            said = [process.communicate(timeout=max(0.0, ends - time.monotonic()))[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     if any(process.returncode for process in processes):
         raise RuntimeError(f"a process of {trials} failed; its error is above")
     return {"tokens_per_s": sum(json.loads(one.splitlines()[-1])["tokens_per_s"] for one in said)}
@@ -324,10 +332,12 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
     """The rows of the report, each as soon as it is measured."""
     real = models if GPU else [name for name in models if name == "demo"]
     for name in real:
-        yield from in_a_process(name, steps, ends)
-    for name in (one for one in real if one in ("demo", "multi30k")):
-        for trials in LEVELS if GPU else LEVELS[1:2]:
-            yield measured(name, f"{trials} at once", ends, lambda t=trials, name=name: shared(name, t, steps))
+        yield from in_a_process(name, steps, (1 - SHARE) * time.monotonic() + SHARE * ends)
+    for name, levels in AT_ONCE.items():
+        for trials in levels if name in real else ():
+            yield measured(
+                name, f"{trials} at once", ends, lambda name=name, trials=trials: shared(name, trials, steps, ends)
+            )
     for name in models:
         yield measured(name, "counted", ends, partial(counted, name))
 

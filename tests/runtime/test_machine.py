@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from unittest import mock
 
 import lightning as L
+import pynvml
 import pytest
 import tiny_trials
 import torch
@@ -90,29 +91,13 @@ def test_what_the_machine_cannot_do_is_refused(keys, gpus, named):
     assert all(key in message for key, message in zip(named, refused.value.messages, strict=True))
 
 
-class Driver:
-    """NVIDIA's driver, of a machine with GPUs of these compute capabilities."""
-
-    def __init__(self, *majors):
-        self.majors = majors
-
-    def nvmlInit_v2(self):
-        return 0
-
-    def nvmlDeviceGetCount_v2(self, count):
-        count._obj.value = len(self.majors)
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index, gpu):
-        gpu._obj.value = index + 1
-
-    def nvmlDeviceGetCudaComputeCapability(self, gpu, major, minor):
-        major._obj.value = self.majors[gpu.value - 1]
-
-
 @pytest.mark.parametrize(("majors", "enough"), [([7, 6], False), ([7, 9], True), ([], True)])
 def test_bfloat16_needs_a_gpu_that_has_it(monkeypatch, majors, enough):
     """A T4's capability is 7.5."""
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda name: Driver(*majors))
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(majors))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", lambda gpu: (majors[gpu], 5))
     monkeypatch.setattr(machine, "version", lambda package: "2.13.0+cu130")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpus = len(machine.gpus())
@@ -123,15 +108,13 @@ def test_bfloat16_needs_a_gpu_that_has_it(monkeypatch, majors, enough):
     assert devices.accelerator(config(precision="bf16-mixed", accelerator="cpu").trainer, gpus) == "cpu"
 
 
-def test_amd_s_gpus_are_those_of_its_driver_that_are_no_processors(monkeypatch, tmp_path):
-    for number, gpu in enumerate(("0", "0", "51122", "7093")):
-        (tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}").mkdir(parents=True)
-        (tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}/gpu_id").write_text(f"{gpu}\n")
-    assert machine.amd_gpus(tmp_path) == 2
-    monkeypatch.setattr(machine, "version", lambda package: "2.13.0+rocm7.2")
-    monkeypatch.setattr(machine, "amd_gpus", lambda: 2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert machine.gpus() == ["1"]
+def test_a_torch_for_gpus_finds_none_where_no_driver_is(monkeypatch):
+    def finds_no_driver():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(machine, "version", lambda package: "2.13.0+cu130")
+    monkeypatch.setattr(pynvml, "nvmlInit", finds_no_driver)
+    assert machine.gpus() == [] and machine.has_bfloat16()
 
 
 ACCELERATORS, STRATEGIES = ["auto", "cpu", "gpu"], ["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"]

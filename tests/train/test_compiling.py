@@ -12,7 +12,9 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.batches import Batch
 from transformer_pl.model import PostNormResidual, loss
 from transformer_pl.train import fit
+from transformer_pl.train.compiling import CompiledLayers
 from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.passes import Passes
 
 KEYS = {"data.batch_tokens": 48, "optim.max_steps": 30, "trainer.val_every": 10, "trainer.val_sample": 3}
 
@@ -66,7 +68,7 @@ def test_seven_lengths_need_one_graph_of_each_kind_of_layer_and_one_of_the_loss(
     monkeypatch.setattr(loss, "TOKENS_AT_ONCE", 50)
     monkeypatch.setattr(torch, "compile", whole)
     module = TransformerModule(resolve([Level("test", tiny_trials.TINY | {"model.N": 3} | keys)]), 300)
-    module.compile_model()
+    module.compiled = CompiledLayers(module)
     for step, (B, Ls, Lt) in enumerate(LENGTHS):
         module.trainer = SimpleNamespace(global_step=step, accumulate_grad_batches=1, world_size=1)
         module.training_step(some_batch(B, Ls, Lt), 0).backward()
@@ -103,7 +105,7 @@ def test_what_a_compiler_spoils_is_trained_without_it(makes, monkeypatch, capsys
         module = TransformerModule(resolve([Level("test", tiny_trials.TINY | {"model.p_drop": 0.1})]), 300)
         module.trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, world_size=1)
         if is_compiled:
-            module.compile_model()
+            module.compiled = CompiledLayers(module)
         losses.append([module.training_step(some_batch(*lengths), 0).item() for lengths in LENGTHS[:2]])
     assert losses[1] == losses[0] and capsys.readouterr().out.count("not compiled") == 1
 
@@ -116,7 +118,7 @@ def test_normal_noise_is_drawn_as_without_a_compiler(residual, monkeypatch):
     path = "transformer_pl.model.PostNormResidual" if residual is PostNormResidual else f"{__name__}.Noisy"
     module = TransformerModule(resolve([Level("test", tiny_trials.TINY | {"model.residual": path})]), 300)
     module.trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, world_size=1)
-    module.compile_model(on_gpu=True)
+    module.compiled = CompiledLayers(module, on_gpu=True)
     module.training_step(some_batch(3, 17, 16), 0)
     assert {option for one in chosen if one for option in one} == {
         "fallback_random" if residual is Noisy else "align_random_eager"
@@ -127,8 +129,8 @@ def test_normal_noise_is_drawn_as_without_a_compiler(residual, monkeypatch):
 def test_layers_are_compiled_and_steps_replayed_only_if_the_config_says_on(tmp_path, monkeypatch, device, choice):
     found = []
     monkeypatch.setattr(fit, "on_gpu", lambda config: device == "cuda")
-    monkeypatch.setattr(TransformerModule, "compile_model", lambda module, on_gpu: found.append("compiled"))
-    monkeypatch.setattr(TransformerModule, "replay_steps", lambda module: found.append("replayed"))
+    monkeypatch.setattr(fit, "CompiledLayers", lambda module, on_gpu: found.append("compiled"))
+    monkeypatch.setattr(fit, "StepGraphs", lambda module: found.append("replayed") or Passes(module))
     monkeypatch.setattr(fit, "gpu_names", lambda config: [])
     keys = KEYS | {"optim.max_steps": 2, "trainer.accelerator": "cpu", "trainer.compile": choice}
     assert tiny_trials.train(tmp_path, keys)[0] == 0

@@ -285,6 +285,24 @@ def test_no_rank_waits_for_a_training_that_rank_0_does_not_begin(tmp_path, monke
         tiny_trials.train(runs, {"decode.alpha": 0.1, "model.h": 4})
 
 
+@pytest.mark.parametrize(
+    ("says", "keys", "remedy"),
+    [
+        ("CUDA error: an illegal memory access was encountered", {"trainer.compile": "on"}, "trainer.compile=off"),
+        ("CUDA error: an illegal memory access was encountered", {}, ""),
+        ("CUDA out of memory", {"trainer.accumulate": 2}, "trainer.accumulate, now 2"),
+    ],
+)
+def test_an_error_of_the_device_has_its_remedy(tmp_path, monkeypatch, says, keys, remedy):
+    def fails(*of_the_step):
+        raise RuntimeError(says)
+
+    monkeypatch.setattr(TransformerModule, "training_step", fails)
+    code, trial = tiny_trials.train(tmp_path / "runs", keys)
+    why = trial.status()["why"]
+    assert code == 1 and says in why and remedy in why and ("compile" in why) == ("compile" in remedy)
+
+
 def test_a_trial_needs_neither_wandb_nor_datasets(tmp_path, monkeypatch):
     """Where W&B is off and the text comes from files."""
     installed = environment.version

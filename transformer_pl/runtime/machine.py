@@ -9,25 +9,21 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 
+import pynvml
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 NOT_GLIBC = (AttributeError, OSError, TypeError)
 
 
 def gpus() -> list[str]:
-    """The GPUs that torch can use, as CUDA_VISIBLE_DEVICES names them: NVIDIA's, or AMD's in a build for ROCm.
+    """The GPUs of NVIDIA that torch can use, as CUDA_VISIBLE_DEVICES names them. None if torch is built for CPUs only.
 
-    The list is empty if torch is built for CPUs only. GPUs of Apple are not used.
+    GPUs of AMD and Apple are not used.
     """
-    count = len(_capabilities())
+    is_for_cpus = False
     with suppress(PackageNotFoundError):
-        built = version("torch")
-        count = 0 if "+cpu" in built else amd_gpus() if "+rocm" in built else count
-    return visible(count, os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def amd_gpus(root: Path = Path("/")) -> int:
-    """How many GPUs AMD's driver shows. Nobody has tried this on such a GPU."""
-    return sum(file.read_text().strip() != "0" for file in root.glob("sys/class/kfd/kfd/topology/nodes/*/gpu_id"))
+        is_for_cpus = "+cpu" in version("torch")
+    return visible(0 if is_for_cpus else len(_capabilities()), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 PEAKS = {  # of products in half precision, dense, in TFLOP/s, by NVIDIA's data sheets
@@ -47,7 +43,7 @@ def has_bfloat16() -> bool:
     NVIDIA's before compute capability 8, such as a T4, do not: torch lets them emulate it, slower than float32.
     """
     majors = _capabilities()
-    return not majors or any(not 0 < major < 8 for major in majors)
+    return not majors or max(majors) >= 8
 
 
 def visible(count: int, names: str | None) -> list[str]:
@@ -81,18 +77,13 @@ def cpu_limit(root: Path = Path("/")) -> int | None:
 
 
 def _capabilities() -> list[int]:
-    """The first number of the compute capability of each GPU that NVIDIA's driver finds; 0 if that is not known."""
-    majors: list[int] = []
-    with suppress(OSError, AttributeError):
-        driver, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint(0)
-        if driver.nvmlInit_v2() == 0:
-            driver.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        for index in range(count.value):
-            gpu, major, minor = ctypes.c_void_p(), ctypes.c_int(0), ctypes.c_int(0)
-            driver.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(gpu))
-            driver.nvmlDeviceGetCudaComputeCapability(gpu, ctypes.byref(major), ctypes.byref(minor))
-            majors.append(major.value)
-    return majors
+    """The first number of the compute capability of each GPU that NVIDIA's driver finds; none without the driver."""
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [pynvml.nvmlDeviceGetCudaComputeCapability(handle)[0] for handle in handles]
+    except pynvml.NVMLError:
+        return []
 
 
 def keep_freed_memory() -> None:

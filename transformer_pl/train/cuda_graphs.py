@@ -5,9 +5,9 @@ sides of a batch are padded to one length (`DataModule`). Optimizer, schedule, l
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ from transformer_pl.config import Config
 from transformer_pl.data.batches import Batch, padded_batch, unpadded
 from transformer_pl.model.slots import Auxiliary, Stepwise, modules_with
 from transformer_pl.runtime.terminal import plain
-from transformer_pl.train.passes import Kept, Losses, apart, gradients_of_two, padding_counts, passed, undone
+from transformer_pl.train.passes import Kept, Losses, Passes, apart, gradients_of_two, padding_counts, passed, undone
 
 MARGIN = 0.05  # the share of the card's memory that graphs leave free beside what a pass without a graph takes
 RARE = 2  # a shape that occurs so often is not captured
@@ -50,23 +50,19 @@ def why_no_graphs(config: Config, model: nn.Module, loss: Any) -> str | None:
     return why
 
 
-class StepGraphs:
+class StepGraphs(Passes):
     """The forward and backward passes of training steps, captured for each shape that is not rare, then replayed.
 
     Two sentences are captured first, in a pool of their own, then a batch at least as large as all others, so that the
     others find their memory in its blocks. The first replay of a shape is compared with the same pass without a graph
     and with the same random numbers. Where they differ, or where a pass cannot be captured, one line says why, and all
     passes are computed without graphs from then on. On a CPU there are no graphs.
-
-    compute: the forward pass of a batch, whose `tokens` are a tensor.
-    module: what it trains, with a `model` and a `loss`.
     """
 
-    def __init__(self, compute: Callable[[Batch], Losses], module: Any):
-        self.compute, self.module = compute, module
-        self.are_used = True
-        self.largest = (0, 0)  # rows and length, such that no batch is larger
-        self._is_tried = False
+    replays = True
+
+    def __init__(self, module: Any):
+        super().__init__(module)
         self._seen: Counter[torch.Size] = Counter()  # passes without a graph, by shape
         self._captured: dict[torch.Size, _Captured | None] = {}  # None where memory was not enough
         self._pool: Any = None  # the memory of all graphs: they can share it, as no two run at once
@@ -75,13 +71,19 @@ class StepGraphs:
         self._tensors: list[Tensor] | None = None  # weights and buffers; None if Python may have put others there
         self._gradients: dict[nn.Parameter, Tensor] = {}  # replays add to these tensors, so they stay
 
-    def look_again(self) -> None:
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Look for all weights and buffers before the next step, because a validation may have changed them."""
         self._tensors = None
 
-    def zero_gradients(self) -> None:
+    def backward(self, loss: Tensor) -> None:
+        """Nothing: the gradients have been computed with the loss."""
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nothing: they were zero before the first micro-batch."""
+
+    def _zero_gradients(self) -> None:
         """Set the gradients to zero before a global batch, in the tensors to which the graphs add them."""
-        if not self.are_used:
+        if not self.replays:
             self.module.zero_grad()
             return
         if self._tensors is None:
@@ -97,23 +99,24 @@ class StepGraphs:
         for weight, gradient in self._gradients.items():
             weight.grad = gradient
 
-    def __call__(self, batch: Batch) -> Losses:
-        """The losses of a batch. Its gradients are added to those of the weights."""
+    def __call__(self, batch: Batch, begins: bool) -> Losses:
+        """The losses of a micro-batch. Its gradients are added to those of the weights."""
+        if begins:
+            self._zero_gradients()
         tokens: Any = torch.full((), float(batch.tokens), device=batch.source.device)
         batch, shape = batch._replace(tokens=tokens), batch.source.shape
-        if not (self.are_used and batch.source.is_cuda):
+        if not (self.replays and batch.source.is_cuda):
             return self._passed(batch)
-        if not self._is_tried:
-            self._is_tried = True
+        if not self._seen:
             batch = self._tried(batch)
-        if shape not in self._captured and self._seen[shape] >= RARE and self.are_used:
+        if shape not in self._captured and self._seen[shape] >= RARE and self.replays:
             self._capture_in_pool(batch)
         if captured := self._captured.get(shape):
             return _replayed(captured, batch)
         self._seen[shape] += 1
         return self._passed(batch)
 
-    def end(self) -> None:
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Give the memory of graphs and gradients back, and say how many shapes had no graph."""
         left_out = sum(not self._captured.get(shape) for shape in self._seen)
         if self._captured and left_out:
@@ -125,7 +128,7 @@ class StepGraphs:
 
     def _refuse(self, why: str) -> None:
         print(plain(f"no CUDA graphs: {why}"), flush=True)
-        self.are_used = False
+        self.replays = False
         self._forget_graphs()
 
     def _forget_graphs(self) -> None:
@@ -137,13 +140,11 @@ class StepGraphs:
         Then the batch is returned without padding, so that the training is the one that never asked for graphs.
         """
         alone = unpadded(batch)
-        if not padding_counts(self.compute, self.module, alone) <= OF_LOSS:
+        if not padding_counts(self.module.losses, self.module, alone) <= OF_LOSS:
             self._refuse("a component or the loss depends on the other sentences of a batch, or draws random numbers")
-        else:
-            two = _first_two(batch, 2, batch.source.shape[1])
-            if self._is_without_waiting(two):
-                self._capture(two, torch.cuda.graph_pool_handle())
-        return batch if self.are_used else alone
+        elif self._is_without_waiting(two := _first_two(batch, 2, batch.source.shape[1])):
+            self._capture(two, torch.cuda.graph_pool_handle())
+        return batch if self.replays else alone
 
     def _is_without_waiting(self, batch: Batch) -> bool:
         """Refuse graphs if a pass waits for the device. The first pass may, because it prepares what others use."""
@@ -156,11 +157,11 @@ class StepGraphs:
                 self._refuse(f"a step waits for the GPU: {error}".splitlines()[0])
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        return self.are_used
+        return self.replays
 
     def _passed(self, batch: Batch) -> Losses:
         """A forward and a backward pass without a graph."""
-        losses = passed(self.compute, batch)
+        losses = passed(self.module.losses, batch)
         self._gradients = {weight: weight.grad for weight in self.module.parameters() if weight.grad is not None}
         self._tensors = None
         return losses
@@ -169,11 +170,11 @@ class StepGraphs:
         """Capture this shape in the pool of all, which begins with the largest batch."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-            largest = _first_two(batch, *self.largest)
+            largest = _first_two(batch, *self.module.trainer.train_dataloader.largest_shape())
             self._captured[largest.source.shape] = self._capture(largest, self._pool, needed=2)
-            if self.are_used and not self._captured[largest.source.shape]:
+            if self.replays and not self._captured[largest.source.shape]:
                 self._refuse("the GPU's memory does not hold the largest batch twice; increase trainer.accumulate")
-        if self.are_used and batch.source.shape not in self._captured:
+        if self.replays and batch.source.shape not in self._captured:
             self._captured[batch.source.shape] = self._capture(batch, self._pool)
 
     def _capture(self, batch: Batch, pool: Any, needed: int = 1) -> _Captured | None:

@@ -23,18 +23,19 @@ class Diverged(Exception):
         self.step = step
 
 
-class DivergenceWatch:
+class DivergenceWatch(L.Callback):
     """Remembers the first step on this rank whose loss was not finite, and compares it with the other ranks'."""
 
     def __init__(self) -> None:
         self._first_step = torch.tensor(math.inf)
 
-    def to(self, device: torch.device) -> None:
-        self._first_step = self._first_step.to(device)
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._first_step = self._first_step.to(module.device)
 
-    def note_loss(self, loss: Tensor, step: int) -> None:
+    def on_before_backward(self, trainer: L.Trainer, module: L.LightningModule, loss: Tensor) -> None:
         """Remember the step if its loss is not finite. No step waits for a GPU: this is only a tensor operation."""
-        self._first_step = torch.where(loss.isfinite(), self._first_step, self._first_step.clamp(max=step))
+        first = self._first_step.clamp(max=trainer.global_step + 1)
+        self._first_step = torch.where(loss.isfinite(), self._first_step, first)
 
     def check(self, trainer: L.Trainer, tensors: Iterable[Tensor]) -> None:
         """Raise Diverged on every rank if on any rank an earlier loss, or one of these tensors now, is not finite.

@@ -27,7 +27,8 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints, RandomNumbers
-from transformer_pl.train.cuda_graphs import why_no_graphs
+from transformer_pl.train.compiling import CompiledLayers
+from transformer_pl.train.cuda_graphs import StepGraphs, why_no_graphs
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
@@ -226,12 +227,12 @@ def gpu_names(config: Config) -> list[str]:
 def compile_steps(module: TransformerModule) -> None:
     """Compile layers and loss. On a GPU, also replay steps as CUDA graphs, or print why not."""
     is_on_gpu = on_gpu(module.config)
-    module.compile_model(is_on_gpu)
+    module.compiled = CompiledLayers(module, is_on_gpu)
     if is_on_gpu:
         if why := why_no_graphs(module.config, module.model, module.loss):
             print(plain(f"no CUDA graphs: {why}"), flush=True)
         else:
-            module.replay_steps()
+            module.passes = StepGraphs(module)
 
 
 def use_threads(config: Config, trial: Trial) -> int:

@@ -9,8 +9,6 @@ import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._inductor import list_options
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
 from transformer_pl.config import PAD, Config, Decode, sizes
 from transformer_pl.config.components import build
@@ -18,22 +16,19 @@ from transformer_pl.data.batches import Batch
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import Transformer
-from transformer_pl.model.loss import SmoothedCrossEntropy, negative_log_likelihood, training_loss
+from transformer_pl.model.loss import negative_log_likelihood, training_loss
 from transformer_pl.model.optimizer import build_optimizer
 from transformer_pl.model.slots import Stepwise, modules_with
-from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.runtime.terminal import plain
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.train.cuda_graphs import StepGraphs
+from transformer_pl.train.compiling import CompiledLayers
 from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
-from transformer_pl.train.passes import Losses, NormalNoise, apart, undone
+from transformer_pl.train.passes import Losses, Passes
 from transformer_pl.train.precision import bfloat16_copies
+from transformer_pl.train.sharding import shard
 from transformer_pl.train.teacher import build_loss
 from transformer_pl.trials.metrics import perplexity
-
-OF_COMPILED = 0.15  # how much bfloat16's rounding may change the gradients of compiled layers; other masks change more
 
 
 def seed_of_rank(seed: int, rank: int) -> int:
@@ -56,93 +51,28 @@ class TransformerModule(L.LightningModule):
         self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
-        self._divergence = DivergenceWatch()
         self._is_first_pass = True  # whether the next pass is a micro-batch's first: an optimizer may ask for several
         self._rates: dict[str, float] = {}  # the learning rates of the last step
         self._next_rates: dict[str, float] = {}  # and those of the next one
         self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
         self.validation_loss = math.inf  # nats per token, of the last validation
-        self._compiled = self._is_to_compile = False
-        self._graphs: StepGraphs | None = None  # where training steps are replayed
+        self.divergence, self.passes = DivergenceWatch(), Passes(self)
+        self.compiled: CompiledLayers | None = None
 
     def configure_model(self) -> None:
-        """Under FSDP2, shard every weight, and with it Adam's state, over the ranks."""
+        """Under FSDP2, shard the weights."""
         if self.device_mesh is not None:
-            self._check_sharding()
-            shards: dict[str, Any] = {"mesh": self.device_mesh["data_parallel"]}
-            for layer in dict.fromkeys((*self.model.encoder, *self.model.decoder)):  # a shared layer once
-                if (
-                    getattr(layer, "cross_attention", None) is not None
-                ):  # the encoder calls it too, before the layer's own forward
-                    fully_shard(layer.cross_attention, **shards)
-                    register_fsdp_forward_method(layer.cross_attention, "keys_values")
-                fully_shard(layer, **shards)
-            fully_shard(self.model, **shards)
-            register_fsdp_forward_method(self.model, "states")
+            shard(self.model, self.loss, self.config, self.device_mesh["data_parallel"])
 
-    def _check_sharding(self) -> None:
-        """Raise an InputError for weights that FSDP2 cannot shard."""
-        remedy = "with fsdp2; use trainer.strategy=ddp"
-        if self._loss_weights():
-            raise InputError(f"optim.loss = {self.optim.loss.path}: must have no weights of its own {remedy}")
-        names = dict(self.model.named_parameters(remove_duplicate=False))
-        if shared := names.keys() - dict(self.model.named_parameters()).keys():
-            rule = f"must have each weight once, but {min(shared)} is also another"
-            raise InputError(f"model.architecture = {self.sizes.architecture.path}: {rule}: not possible {remedy}")
-
-    def compile_model(self, on_gpu: bool = False) -> None:
-        """Compile the layers and the loss when training computes them: each class of layers once, for all lengths.
-
-        A component that cannot be compiled, such as an LSTM, runs as it is between compiled parts. Dropout draws the
-        same masks as without compiling, so that numbers differ in their last digits only. (Torch's own compiled dropout
-        repeats parts of its masks on a GPU: pytorch issue 198333, of 2.13.) This is compared at the first batch.
-        """
-        self._compiled = self._is_to_compile = True
-        self._masks = "align_random_eager" if on_gpu and "align_random_eager" in list_options() else "fallback_random"
-        torch._dynamo.config.recompile_limit = 64  # a component may hold a different number in each layer
-        torch.fx.experimental._config.use_duck_shape = False  # lengths may be equal by chance, which is no rule
-
-    def _compile_at(self, batch: Batch) -> None:
-        """Compile the layers, unless that fails or gives other gradients for this batch than without compiling."""
-        self._is_to_compile = False
-        with undone(self), NormalNoise() as noise:
-            eager = self._gradients(batch)
-        masks = "fallback_random" if noise.is_drawn else self._masks  # the other would be uniform: pytorch issue 193938
-        layers = dict.fromkeys((*self.model.encoder, *self.model.decoder))  # a shared layer once
-        for layer in layers:
-            layer.compile(dynamic=True, options={masks: True})
-        if isinstance(self.loss, SmoothedCrossEntropy):
-            self.loss.compile()
-        try:
-            with undone(self):
-                distance = apart(self._gradients(batch), eager)
-            why = f"the gradients of a batch are {distance:.2g} apart" if not distance <= OF_COMPILED else None
-        except Exception as error:  # of any kind: without compiling, the pass has succeeded
-            why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        if why:
-            print(plain(f"layers are not compiled: {why}"), flush=True)
-            self._compiled = False
-            for layer in layers:
-                layer._compiled_call_impl = None
-            if isinstance(self.loss, SmoothedCrossEntropy):
-                self.loss.compiled = None
-
-    def _gradients(self, batch: Batch) -> list[Tensor]:
-        """The gradients of a micro-batch. They are not added to those of the weights, which ranks would exchange."""
-        loss, weights = self._losses(batch).loss, [weight for weight in self.parameters() if weight.requires_grad]
-        with torch.autocast(self.device.type, enabled=False):
-            gradients = torch.autograd.grad(loss, weights, allow_unused=True)
-        return [gradient for gradient in gradients if gradient is not None]
-
-    def replay_steps(self) -> None:
-        """Replay forward and backward passes as CUDA graphs, as far as they compute the same."""
-        self._graphs = StepGraphs(self._losses, self)
+    def configure_callbacks(self) -> list[L.Callback]:
+        """What stands beside the training, after the trainer's own callbacks."""
+        return [self.divergence, self.passes, *([self.compiled] if self.compiled else [])]
 
     @property
     def replays(self) -> bool:
         """Whether training steps are replayed, so that batches should have few shapes."""
-        return self._graphs is not None and self._graphs.are_used
+        return self.passes.replays
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
@@ -173,21 +103,15 @@ class TransformerModule(L.LightningModule):
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
         parts = self.trainer.accumulate_grad_batches
-        if self._is_to_compile:
-            self._compile_at(batch)
-        if self._graphs is None:
-            loss, sums = self._losses(batch)
-        else:
-            if batch_idx % parts == 0:
-                self._graphs.zero_gradients()
-            loss, sums = self._graphs(batch)
-        self._divergence.note_loss(sums[0], self.trainer.global_step + 1)
+        if self.compiled:
+            self.compiled.compile_at(batch)
+        loss, sums = self.passes(batch, begins=batch_idx % parts == 0)
         if self._is_first_pass:
             self._trained += sums
             self._is_first_pass = False
         return loss * parts * self.trainer.world_size
 
-    def _losses(self, batch: Batch) -> Losses:
+    def losses(self, batch: Batch) -> Losses:
         """What a micro-batch adds to the loss per target token of its global batch, and the sums that are logged."""
         with bfloat16_copies(self) if self.config.trainer.precision == "bf16-master" else nullcontext():
             loss = training_loss(self.loss, self.model, batch)
@@ -199,29 +123,20 @@ class TransformerModule(L.LightningModule):
 
     def stop_if_diverged(self, *values: Tensor) -> None:
         """Raise Diverged on every rank if an earlier loss, a weight, or one of `values` is not finite on any rank."""
-        self._divergence.check(self.trainer, [*self.parameters(), *values])
+        self.divergence.check(self.trainer, [*self.parameters(), *values])
 
     @component_code()
     def backward(self, loss: Tensor) -> None:
-        if self._graphs is None:  # else the gradients have been computed with the loss
-            loss.backward()
+        self.passes.backward(loss)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        if self._graphs is None:
-            optimizer.zero_grad()
+        self.passes.zero_grad(optimizer)
 
     def on_train_start(self) -> None:
         if self.global_rank:  # after all ranks have built the same weights
             torch.manual_seed(seed_of_rank(self.config.seed, self.global_rank))
         self._trained = self._trained.to(self.device)
-        self._divergence.to(self.device)
         self._clock = time.perf_counter()
-        if self._graphs:
-            self._graphs.largest = self.trainer.train_dataloader.largest_shape()  # type: ignore[union-attr]
-
-    def on_train_end(self) -> None:
-        if self._graphs:
-            self._graphs.end()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
@@ -271,8 +186,6 @@ class TransformerModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
-        if self._compiled:  # torch would compile again for other lengths, no gradients, and caches
-            torch.compiler.set_stance("force_eager")
 
     @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -306,11 +219,7 @@ class TransformerModule(L.LightningModule):
 
     def on_validation_end(self) -> None:
         """Leave the time of the validation and of its callbacks out of the training rate."""
-        if self._compiled:
-            torch.compiler.set_stance("default")
         self._clock = time.perf_counter()
-        if self._graphs:
-            self._graphs.look_again()
 
     def configure_optimizers(self) -> Any:
         """The optimizer and its schedule, Section 5.3."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
+from weakref import ref
 
+import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -29,6 +31,26 @@ class Losses(NamedTuple):
     sums: Tensor  # over the batch, detached: the loss in nats, the target tokens, each auxiliary loss times the tokens
 
 
+class Passes(L.Callback):
+    """How a training computes the passes of its steps: as they come, the backward one where Lightning asks for it."""
+
+    replays = False
+
+    def __init__(self, module: Any):
+        """module: what is trained, with a `model`, a `loss`, and the `losses` of a batch."""
+        self.module = module
+
+    def __call__(self, batch: Batch, begins: bool) -> Losses:
+        """The losses of a micro-batch. begins: whether it is the first of a global batch."""
+        return self.module.losses(batch)
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+
+
 def passed(compute: Callable[[Batch], Losses], batch: Batch) -> Losses:
     """A forward and a backward pass: the losses, detached. Gradients are added to those of the weights."""
     torch.clear_autocast_cache()  # a graph must cast the weights itself
@@ -42,16 +64,13 @@ def passed(compute: Callable[[Batch], Losses], batch: Batch) -> Losses:
 class Kept:
     """What a model and a loss keep in Python at this moment, of whatever type, and the state of the host's generators.
 
-    Tensors, modules and classes count by identity, tensors also by their version, which grows with changes in place.
+    Tensors, modules, classes and weak references count by identity, tensors also by their version, which grows with
+    changes in place.
     This object holds them, so that no other can get their identity or their memory.
     """
 
     def __init__(self, model: nn.Module, loss: Any):
-        self._owners: dict[str, Any] = dict(model.named_modules(prefix="model"))
-        self._owners |= dict(loss.named_modules(prefix="loss")) if isinstance(loss, nn.Module) else {"loss": loss}
-        classes = {part for owner in self._owners.values() for part in type(owner).__mro__}
-        strange = [one for one in classes if one.__module__.partition(".")[0] not in NEVER_OURS]
-        self._owners |= {f"{one.__module__}.{one.__qualname__}": one for one in strange}
+        self._owners = _owners(model, loss)
         self._held: dict[int, Any] = {}
         self._digests: dict[tuple[str, str], Any] = {}
         for place, owner in self._owners.items():
@@ -91,13 +110,22 @@ class Kept:
                 delattr(owner, name)
 
 
+def _owners(model: nn.Module, loss: Any) -> dict[str, Any]:
+    """What may keep something, by its place: all modules, the loss, and their classes."""
+    owners: dict[str, Any] = dict(model.named_modules(prefix="model"))
+    owners |= dict(loss.named_modules(prefix="loss")) if isinstance(loss, nn.Module) else {"loss": loss}
+    classes = {part for owner in owners.values() for part in type(owner).__mro__}
+    strange = [one for one in classes if one.__module__.partition(".")[0] not in NEVER_OURS]
+    return owners | {f"{one.__module__}.{one.__qualname__}": one for one in strange}
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, held: dict[int, Any]):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.held = held
 
     def persistent_id(self, value: Any) -> Any:
-        if not isinstance(value, Tensor | nn.Module | type | FunctionType | ModuleType):
+        if not isinstance(value, Tensor | nn.Module | type | FunctionType | ModuleType | ref):
             return None
         is_known, self.held[id(value)] = id(value) in self.held, value
         if isinstance(value, Tensor):

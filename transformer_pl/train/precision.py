@@ -35,14 +35,17 @@ def bfloat16_copies(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for tensors, name, master in places:
-            copy, now = copies.get(master, master), tensors[name]
-            tensors[name] = master
-            if isinstance(master, nn.Parameter):
-                continue
-            if now is not copy:  # a buffer that was assigned again
-                tensors[name] = now if now is None else now.detach().to(master.dtype)
-            elif copy is not master and copy._version != versions[master]:  # one that was changed in place
-                master.copy_(copy.detach())
+            _put_back(tensors, name, master, copies.get(master, master), versions.get(master))
+
+
+def _put_back(tensors: Any, name: str, master: Tensor, copy: Tensor, version: int | None) -> None:
+    now, tensors[name] = tensors[name], master
+    if isinstance(master, nn.Parameter):
+        return
+    if now is not copy:  # a buffer that was assigned again
+        tensors[name] = now if now is None else now.detach().to(master.dtype)
+    elif copy is not master and copy._version != version:  # one that was changed in place
+        master.copy_(copy.detach())
 
 
 class _Copies(torch.autograd.Function):

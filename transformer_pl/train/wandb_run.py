@@ -200,28 +200,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
     mode: Any = wandb.setup().settings.mode  # from WANDB_MODE, or else from `wandb offline` and `wandb disabled`
     if mode == "disabled":
         return wandb.init(mode=mode)  # a run that does nothing
-    is_report, of_folder = job_type == "report", re.sub("[^A-Za-z0-9]", "-", Path(folder).name)
-    id_file = Path(folder, "wandb", "run-id")
-    id_file.parent.mkdir(exist_ok=True)
-    if not is_report and not id_file.exists():
-        write_atomically(id_file, f"{of_folder[-12:]}-{uuid.uuid4().hex[:6]}")
-    options: dict[str, Any] = {
-        "project": os.environ.get("WANDB_PROJECT", PROJECT),
-        "job_type": job_type,
-        "name": name if is_report else os.environ.get("WANDB_NAME", name),
-        "tags": [tag[:64] for tag in tags],
-        "config": config,
-        "dir": folder,
-        "resume": "allow",
-    }
-    if is_report:
-        options |= {"id": f"report-{of_folder[-100:]}", "resume": None}
-    elif not os.environ.get("WANDB_SWEEP_ID"):
-        options["id"] = id_file.read_text()
-    # After finish_timeout W&B gives up, and keeps on disk what it has not sent.
-    options["settings"] = wandb.Settings(
-        console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
-    )
+    is_report, options = job_type == "report", _options(folder, name, tags, config, job_type)
     reason = "by `wandb offline` or WANDB_MODE"
     try:
         if mode == "online":
@@ -247,6 +226,35 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
     elif is_report:
         print(f"W&B: {run.url}", file=out, flush=True)
     return run
+
+
+def _options(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str) -> dict[str, Any]:
+    """The arguments of `wandb.init` for the run of a folder."""
+    import wandb
+
+    is_report, of_folder = job_type == "report", re.sub("[^A-Za-z0-9]", "-", Path(folder).name)
+    id_file = Path(folder, "wandb", "run-id")
+    id_file.parent.mkdir(exist_ok=True)
+    if not is_report and not id_file.exists():
+        write_atomically(id_file, f"{of_folder[-12:]}-{uuid.uuid4().hex[:6]}")
+    options: dict[str, Any] = {
+        "project": os.environ.get("WANDB_PROJECT", PROJECT),
+        "job_type": job_type,
+        "name": name if is_report else os.environ.get("WANDB_NAME", name),
+        "tags": [tag[:64] for tag in tags],
+        "config": config,
+        "dir": folder,
+        "resume": "allow",
+    }
+    if is_report:
+        options |= {"id": f"report-{of_folder[-100:]}", "resume": None}
+    elif not os.environ.get("WANDB_SWEEP_ID"):
+        options["id"] = id_file.read_text()
+    # After finish_timeout W&B gives up, and keeps on disk what it has not sent.
+    options["settings"] = wandb.Settings(
+        console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"
+    )
+    return options
 
 
 if __name__ == "__main__":

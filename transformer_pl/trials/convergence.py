@@ -26,7 +26,7 @@ FITTED = 0.4  # the share of the steps, at their end, whose validations the line
 FALLEN = 0.2  # the share of the steps, at their end, over which the fall is taken
 LIMIT = 0.01  # nats per token: a training that falls by more has not converged
 NOISES = 2  # a fall must also exceed this many standard errors
-TURNED = 0.9  # a best validation before this share of the steps shows that the others were of no use
+TURNED = 0.9  # a best validation up to this share of the steps shows that the others were of no use
 
 
 class Convergence(NamedTuple):
@@ -41,9 +41,9 @@ class Convergence(NamedTuple):
     def still_falls(self) -> bool:
         """Whether the training had not converged: it fell by more than LIMIT, and by more than its noise explains.
 
-        If the validation with the lowest loss is scored, and lies before TURNED, later steps were of no use.
+        If the validation with the lowest loss is scored, and lies before the last tenth, later steps were of no use.
         """
-        return self.scored >= TURNED and self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
+        return self.scored > TURNED and self.fall > max(LIMIT, NOISES * (self.noise or 0.0))
 
     def as_record(self) -> ConvergenceRecord:
         """The fields, as result.json has them."""
