@@ -71,3 +71,13 @@ def each(found: Mapping[str, Mapping[str, Any]]) -> pytest.MarkDecorator:
     sample = Sample()
     parameters = [pytest.param(keys, id=name, marks=sample.marks(keys)) for name, keys in found.items()]
     return pytest.mark.parametrize("keys", parameters)
+
+
+DAILY = ("table3", "attention", "language_model", "search_regularisation")  # plain keys, components, a task, a search
+
+
+def each_file(paths: list[Path]) -> pytest.MarkDecorator:
+    """Try a test with the `path` of each sweep file, most of them in the slow tests alone."""
+    daily = {*DAILY, *(Path(file).stem for file in changed())}
+    marks = {path: [] if path.stem in daily else [pytest.mark.slow] for path in paths}
+    return pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=marks[path]) for path in paths])

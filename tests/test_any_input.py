@@ -175,22 +175,20 @@ def trial(*words):
     return trial_config(train.read_argv(list(words)).levels())
 
 
-@pytest.mark.parametrize(
-    "key", [key for key, value in KEYS.items() if isinstance(value, str | None) and key.startswith("data.")]
-)
-def test_no_text_has_control_characters(key):
-    if key != "data.vocab_size":
+def test_no_text_has_control_characters():
+    texts = [key for key, value in KEYS.items() if isinstance(value, str | None) and key.startswith("data.")]
+    for key in {*texts} - {"data.vocab_size"}:
         for text in ("a\0b", "a\x1b[2Jb", "a\nb", "a\ud800b"):
             assert f"{key} = a" in message(trial, f"--{key}={text}")
 
 
-@pytest.mark.parametrize("key", NUMBERS)
-def test_numbers_of_many_digits_are_refused(key):
-    for digits in (30, 400):
-        if digits > 30 or not isinstance(KEYS[key], float):
-            assert f"{key} = 999" in (said := message(trial, f"--{key}={'9' * digits}")) and len(said) < LONG
-    for number in ("-1", "nan", "inf", "-inf", "²", "１２", "٣"):
-        assert f"{key} = " in message(trial, f"--{key}={number}")
+def test_numbers_of_many_digits_are_refused():
+    for key in NUMBERS:
+        for digits in (30, 400):
+            if digits > 30 or not isinstance(KEYS[key], float):
+                assert f"{key} = 999" in (said := message(trial, f"--{key}={'9' * digits}")) and len(said) < LONG
+        for number in ("-1", "nan", "inf", "-inf", "²", "１２", "٣"):
+            assert f"{key} = " in message(trial, f"--{key}={number}")
 
 
 def test_products_that_overflow_are_refused():

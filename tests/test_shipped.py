@@ -163,18 +163,14 @@ def test_a_row_learns(config, base):
     assert losses[-1] < 0.9 * losses[0]
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_sweep_opens_with_what_it_is_and_how_to_run_it(path):
-    text = path.read_text()
-    assert (
-        text.startswith("# ") and f"python -m transformer_pl.sweep sweeps/{path.name}" in text.partition("program:")[0]
-    )
+def test_a_sweep_opens_with_what_it_is_and_how_to_run_it():
+    for path in SHIPPED:
+        head = path.read_text().partition("program:")[0]
+        assert head.startswith("# ") and f"python -m transformer_pl.sweep sweeps/{path.name}" in head, path
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
-def test_base_is_among_the_rows(path):
-    sweep = shipped_sweep(path)
-    assert row_identity(sweep.base) in {row_identity(row.configs[0]) for row in sweep.rows}
+def test_base_is_among_the_rows():
+    assert [path.stem for path in GRIDS if shipped_sweep(path).base_row is None] == []
 
 
 PARTS = {repr(own_parts(config)): config for *_, config, _ in ROWS if own_parts(config)}

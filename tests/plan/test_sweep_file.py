@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers import GRIDS, ROOT, SEARCHES, SHIPPED
+from shipped_components import each_file
 
 from transformer_pl.config import KEYS
 from transformer_pl.config.levels import Level, parse_variant, resolve, scale_level
@@ -17,7 +18,6 @@ from transformer_pl.train.__main__ import read_argv
 
 TABLE3 = read_published().rows
 pytestmark = pytest.mark.core
-shipped = pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def wandb_grid(content):
 # What is shipped
 
 
-@shipped
+@each_file(GRIDS)
 def test_a_shipped_sweep_is_read_as_the_grid_that_its_file_spells(path):
     content = yaml.safe_load(path.read_text())
     sweep = read_sweep(path)
@@ -91,7 +91,7 @@ def keys_by_name(stem):
     return {row.name: row.keys for row in read_sweep(ROOT / "sweeps" / f"{stem}.yaml").rows}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@each_file(SHIPPED)
 def test_a_shipped_sweep_is_a_valid_wandb_sweep(path):
     """W&B's schema lives on its server. Its client's checks run here; of the schema, the closed list of top-level
     keys and the form of a parameter (which the docs of this project say and a server once confirmed) are checked."""
@@ -114,7 +114,7 @@ def test_a_shipped_sweep_is_a_valid_wandb_sweep(path):
         assert all(isinstance(v, str | int | float | None) for v in entry.get("values", [entry.get("value")]))
 
 
-@shipped
+@each_file(GRIDS)
 def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
     """The agent passes every parameter, the variant with them, spelled by Python; `sweep` passes merged keys."""
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args

@@ -26,15 +26,14 @@ def config(**keys):
     return resolve([Level("test", {f"trainer.{key}": value for key, value in keys.items()})])
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 8])
-@pytest.mark.parametrize("names", NAMES)
-def test_the_gpus_that_are_visible_are_those_that_torch_sees(monkeypatch, names, count):
-    if names is None:
+def test_the_gpus_that_are_visible_are_those_that_torch_sees(monkeypatch):
+    for names, count in itertools.product(NAMES, (0, 1, 2, 8)):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
-    expected = list(itertools.takewhile(lambda n: isinstance(n, str) or n < count, torch.cuda._parse_visible_devices()))
-    assert machine.visible(count, names) == ([str(name) for name in expected] if count else [])
+        if names is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+        seen = torch.cuda._parse_visible_devices()
+        expected = [str(n) for n in itertools.takewhile(lambda n, count=count: isinstance(n, str) or n < count, seen)]
+        assert machine.visible(count, names) == (expected if count else []), (names, count)
 
 
 def test_gpus_are_counted_as_torch_counts_them():

@@ -14,9 +14,8 @@ from transformer_pl.task import open_corpus
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 
 
-@pytest.mark.parametrize(
-    "parameter",
-    [
+def test_distributions_are_those_of_wandb():
+    for parameter in (
         {"value": 4},
         {"values": [1, "a", None, 0.5]},
         {"distribution": "categorical", "values": ["x", "y"]},
@@ -25,16 +24,12 @@ PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.
         {"distribution": "q_uniform", "min": 0, "max": 100, "q": 10},
         {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25},
         {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1},
-    ],
-    ids=str,
-)
-def test_distributions_are_those_of_wandb(parameter):
-    assert distribution(parameter) == sweep_parameter_to_distribution(parameter)
+    ):
+        assert distribution(parameter) == sweep_parameter_to_distribution(parameter)
 
 
-@pytest.mark.parametrize(
-    "parameter",
-    [
+def test_distributions_that_optuna_lacks_are_refused():
+    for parameter in (
         {"distribution": "normal", "mu": 0, "sigma": 1},
         {"distribution": "beta", "min": 0, "max": 1},
         {"values": [1, 2], "probabilities": [0.2, 0.8]},
@@ -50,12 +45,9 @@ def test_distributions_are_those_of_wandb(parameter):
         {"value": 8, "values": [8, 4]},
         {"value": 8, "distribution": "uniform"},
         {"min": True, "max": 3},
-    ],
-    ids=str,
-)
-def test_distributions_that_optuna_lacks_are_refused(parameter):
-    with pytest.raises(ValueError):
-        distribution(parameter)
+    ):
+        with pytest.raises(ValueError):
+            assert not distribution(parameter), parameter
 
 
 def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path):

@@ -3,10 +3,10 @@
 import pytest
 import tiny_trials
 from helpers import GRIDS
+from shipped_components import shipped_sweep
 
 from transformer_pl.config import Config
 from transformer_pl.config.levels import Level, resolve, scale_level
-from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import describe_difference, identity, same_row
@@ -219,10 +219,8 @@ def test_words_are_relative_to_the_base_that_is_given():
     assert describe_difference(Config(), config({"model.h": 4})) == "h=8"
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
-def test_in_every_shipped_sweep_the_base_row_is_the_row_without_a_difference(path):
+def test_in_every_shipped_sweep_the_base_row_is_the_row_without_a_difference():
     """Equal identities and equal settings answer alike which row is base."""
-    sweep = read_sweep(path)
-    for row in sweep.rows:
-        for config in row.configs:
-            assert same_row(config, sweep.base) == (describe_difference(config, sweep.base) == "base")
+    for sweep in map(shipped_sweep, GRIDS):
+        for config in sweep.configs:
+            assert same_row(config, sweep.base) == (describe_difference(config, sweep.base) == "base"), sweep.name
