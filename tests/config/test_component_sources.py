@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -239,6 +240,7 @@ from pathlib import Path
 from transformer_pl.config import Component
 from transformer_pl.config.component_sources import source_digests
 
+sys.path += sys.argv[2:]
 place = Path(sys.argv[1])
 file = place.with_suffix("") / "lies" / "deep" / "rooms.py"
 file.parent.mkdir(parents=True, exist_ok=True)
@@ -258,6 +260,43 @@ def test_code_counts_wherever_it_lies(tmp_path, monkeypatch, place):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / place))  # where Python looks from its start
     (tmp_path / place).parent.mkdir(exist_ok=True)
     subprocess.run([sys.executable, "-c", EDITED, tmp_path / place], check=True)
+
+
+def test_code_counts_below_a_relative_path(tmp_path):
+    subprocess.run([sys.executable, "-c", EDITED, "mine.zip", "mine.zip"], cwd=tmp_path, check=True)
+
+
+FORGETTING = """
+import sys
+from pathlib import Path
+from transformer_pl.config import Component
+from transformer_pl.config.component_sources import forget_edited
+
+sys.path.insert(0, sys.argv[1])
+import stranger
+
+def again():
+    forget_edited([Component(path="stranger.Plain")])
+    import stranger
+    return stranger.Plain
+
+first = stranger.Plain
+assert again() is first and again() is first
+helper = Path(sys.argv[1], "strange.py")
+helper.write_text(helper.read_text() + "# edited")
+second = again()
+assert second is not first and again() is second
+helper.write_text("rate = 2")
+assert again().rate == 2
+"""
+
+
+def test_what_was_not_edited_is_not_imported_anew(module):
+    """Also at the first use in a process, which may have imported it by itself."""
+    module("rate = 1\n", "strange")
+    file = module("from strange import rate\n\nclass Plain:\n    rate = rate\n")
+    time.sleep(0.2)  # a file of this very moment may have changed since the process has read it
+    subprocess.run([sys.executable, "-c", FORGETTING, file.parent], check=True)
 
 
 def test_a_digest_imports_nothing(tmp_path, monkeypatch):

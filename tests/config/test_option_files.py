@@ -105,9 +105,13 @@ def test_other_options_count_as_they_are_written(module, tmp_path, monkeypatch):
 
 KINDS = """
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Iterable, Optional, Union
 from torch import nn
+from typing_extensions import TypeAliasType
+
+Alias = TypeAliasType("Alias", Path | None)
 
 if TYPE_CHECKING:
     import pathlib as own
@@ -116,6 +120,10 @@ if TYPE_CHECKING:
 
 class Known:
     pass
+
+@dataclass(frozen=True)
+class Files:
+    file: Path
 
 class Plain(nn.Module):
     def __init__(self, config, site, file: {kind} = {default}):
@@ -132,6 +140,7 @@ TYPED = [  # a type, a default, and how a command line names another file
     ("Optional['Path']", "Path('a')", "b"),
     ("Union[str, Path]", "'a'", "b"),
     ("Known | Path", "'a'", "b"),
+    ("Alias", "'a'", "b"),
     ("Annotated[Path, 1]", "'a'", "b"),
     ("os.PathLike[str]", "'a'", "b"),
     ("'Other'", "'a'", "b"),
@@ -144,6 +153,7 @@ TYPED = [  # a type, a default, and how a command line names another file
     (None, "Path('a')", "b"),
     (None, "(Path('a'), Path('c'))", '["b", "c"]'),
     (None, "[Path('a')]", '["b"]'),
+    (None, "Files(Path('a'))", '{"file": "b"}'),
     (None, "{'c': Path('a')}", '{"c": "b"}'),
 ]
 
@@ -189,7 +199,7 @@ def test_what_cannot_be_read_is_refused(module, tmp_path, file):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(tmp_path / "folder" / "pipe")
-    with pytest.raises(InputError, match="must be a file"):
+    with pytest.raises(InputError, match=r"stranger\.FromFile: option file: .*must be a file"):
         identity(resolve([Level("test", of_position("FromFile", tmp_path / file))]), {}, {})
 
 

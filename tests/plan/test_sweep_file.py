@@ -202,6 +202,7 @@ RAGGED = {"values": ["data.path=a/fr", "data.path=b/fr"]}
 MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and words of the only message
     (H, {"metrc": 1}, {}, ["f.yaml: metrc", "metric?"]),
     (H, {"model.d_ff": 4}, {}, ["f.yaml: model.d_ff", "parameters"]),
+    (H, {"metric": {"name": "bleu"}}, {}, ["f.yaml: metric.name = bleu", "val/bleu"]),
     *((H, {"name": name}, {}, ["f.yaml: name", repr(name)]) for name in ["", "..", "a/b", "x" * 129]),
     *((H, {"project": name}, {}, ["f.yaml: project", name]) for name in ("a#b", "a?b", "a%b", "a:b")),
     *((H, {"method": method}, {}, ["f.yaml: method", str(method)]) for method in ("random", "gird", None)),

@@ -28,6 +28,7 @@ from typing import Any
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
 from transformer_pl.runtime.digests import text_digest
+from transformer_pl.runtime.environment import process_began
 from transformer_pl.runtime.errors import installed
 from transformer_pl.runtime.files import reading
 
@@ -37,7 +38,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 IMPORTING = {"__import__", "import_module"}  # functions
 LOOKUPS = {"globals", "vars", "eval", "exec", *IMPORTING}  # by a name made at run time
 NEVER_TRUE = {"__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING"}
-_last_seen: dict[str, str] = {}  # by the path of a class: the digest of its code when `forget_edited` last saw it
+_last_seen: dict[str, bytes] = {}  # by file: its content when `forget_edited` last saw it
 
 
 def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
@@ -68,16 +69,28 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
 
 
 def forget_edited(components: Iterable[Component]) -> None:
-    """Forget the modules of components whose code has changed since the last call, or for which this is the first.
+    """Forget the modules of components of whose files one has changed since this process may have imported it.
 
     The next import reads the files anew. It is for a notebook, whose process sees many edits.
     """
     for path in {component.path for component in components if not is_core(component.path)}:
-        if _last_seen.get(path) != (digest := _digest(path)):
-            _last_seen[path] = digest
-            for module in _code(path):
+        code = _code(path)
+        if any([_is_edited(spec) for spec, _ in code.values()]):  # a list, as each is to be seen
+            for module in code:
                 for name in (module, module.rpartition(".")[0]):  # which may be a folder without an __init__.py
                     sys.modules.pop(name, None)
+
+
+def _is_edited(spec: ModuleSpec) -> bool:
+    """Whether a module's file has changed since the last call or, at the first, since this process began."""
+    file, content = str(spec.origin), _content(spec)
+    before, _last_seen[file] = _last_seen.get(file), content
+    if before is not None:
+        return before != content
+    try:
+        return os.stat(file).st_ctime >= process_began()  # the time of a change, which no program can set
+    except OSError:  # it lies in a zip file
+        return True
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -97,7 +110,9 @@ def _code(path: str, whole: bool = False) -> dict[str, tuple[ModuleSpec, list[as
     own, _, name = path.rpartition(".")
     code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
     imported = [own]
-    importlib.invalidate_caches()  # of zip files, which may have been written anew
+    for finder in sys.path_importer_cache.values():  # of zip files, which may have been written anew
+        getattr(finder, "invalidate_caches", int)()  # `importlib` leaves out those with a relative path
+    importlib.invalidate_caches()
     for module in imported:  # which grows meanwhile
         spec = _spec(module) if module not in code and _is_users(module) else None
         if spec and spec.has_location and spec.origin:

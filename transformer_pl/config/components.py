@@ -246,6 +246,7 @@ def options_of_class(component: Component, before: int, inherited: bool = False)
 
 def mentions(declared: Any, kind: type) -> bool:
     """Whether a declared type is this class or one derived from it, or has one among its parts, as `list[Path]` has."""
+    declared = getattr(declared, "__value__", declared)  # of an alias that `type` defines
     plain = get_origin(declared) or declared
     is_kind = inspect.isclass(plain) and issubclass(plain, kind)
     return is_kind or any(mentions(part, kind) for part in get_args(declared))

@@ -1,7 +1,8 @@
 """Files that options name: a path counts by the content of its file or folder, wherever that lies.
 
-A path is what `pathlib` has made, and a text where the declared type says path, also in lists, tuples and mappings. A
-default counts, too, as the class reads its file; so does the default of a class from which that one is derived.
+A path is what `pathlib` has made, and a text where the declared type says path, also in lists, tuples, mappings and
+dataclasses. A default counts, too, as the class reads its file; so does the default of a class from which that one is
+derived.
 """
 
 import hashlib
@@ -9,6 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,13 +30,16 @@ def file_contents(component: Component, before: int) -> dict[str, Any]:
 
     A path that does not exist stays as it is written.
 
-    before: how many arguments the constructor has before its options. Raises an InputError for a file that cannot be
-    read, and for a value that is no path where its type says path.
+    before: how many arguments the constructor has before its options. Raises an InputError that names the option for a
+    file that cannot be read, and for a value that is no path where its type says path.
     """
     contents: dict[str, Any] = {}
     for name, value in _values(component, before).items():
         found: list[Path] = []
-        replaced = _mapped(value, partial(_content, found))
+        try:
+            replaced = _mapped(value, partial(_content, found))
+        except InputError as error:
+            raise InputError(*(f"{component.path}: option {name}: {message}" for message in error.messages)) from None
         if found:
             contents[name] = replaced
     return contents
@@ -89,6 +94,8 @@ def _content(found: list[Path], part: Any) -> Any:
 
 def _mapped(value: Any, use: Callable[[Any], Any]) -> Any:
     """A value with what `use` returns in the place of each part of it. A text that is a key stays as it is."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
     if isinstance(value, Mapping):
         value = sorted(value.items(), key=str)
         return [[key if isinstance(key, str) else use(key), _mapped(part, use)] for key, part in value]

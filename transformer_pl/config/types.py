@@ -48,19 +48,26 @@ FORMS = {
 }
 
 
+RULES = {  # in place of pydantic's sentences, by the kind of a mistake
+    "string_type": "must be text; write it in quotes",
+    "model_type": "must hold keys and values",
+    "dict_type": "must hold keys and values",
+    "extra_forbidden": "is not used here; leave it out",
+    "path_type": "must be a path, such as ./words.txt",
+    "path_not_file": "must be the path of a file",
+    "path_not_directory": "must be the path of a folder",
+}
+
+
 def constraint_of(mistake: Mapping[str, Any]) -> str:
     """What pydantic found broken in a value, as "must ..."."""
     kind, context = mistake["type"], mistake.get("ctx", {})
     if kind == "string_pattern_mismatch" and context["pattern"] in FORMS:
         return f"must be {FORMS[context['pattern']]}"
-    if kind == "string_type":
-        return "must be text; write it in quotes"
-    if kind in ("model_type", "dict_type"):
-        return "must hold keys and values"
-    if kind == "extra_forbidden":
-        return "is not used here; leave it out"
     if kind == "value_error":
         return str(context["error"])
+    if kind in RULES:
+        return RULES[kind]
     return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to")[0]
 
 

@@ -76,17 +76,17 @@ class Retuning(NamedTuple):
 def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -> Retuning:
     """Choose `budget` points over `keys`.
 
-    metric: that of the sweep file, as `{name: ...}` or a name; None: the score of the task.
+    metric: that of the sweep file, such as `{name: val/bleu}`; None: the score of the task.
 
     Raises one InputError for every key that cannot be retuned, and for a metric that trials do not have.
     """
     task = task_of(sweep.base.data)
     goals = [*task.metrics, *LOSSES]
     errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
-    name = metric.get("name") if isinstance(metric, dict) else metric or goals[0]
+    name = metric["name"] if metric else goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")
-    elif isinstance(metric, dict) and metric.get("goal", best_goal(name, task)) != (best := best_goal(name, task)):
+    elif metric and metric.get("goal", best_goal(name, task)) != (best := best_goal(name, task)):
         errors.append(f"--retune: the file's metric.goal = {metric['goal']}: must be {best} for {name}")
     if errors:
         raise InputError(*errors)

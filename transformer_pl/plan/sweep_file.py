@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from transformer_pl.config import PLUGINS, Config, is_known_key, is_option, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
-from transformer_pl.config.types import FORMS, PLAIN_NAME
+from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import read_yaml
@@ -28,6 +30,32 @@ BUDGET_KEYS = ("data.batch_tokens", "data.vocab_size", "model.width", "model.dep
 OUR_PARAMETERS = ("scale", "variant", "seed", "looks", "base_seeds")  # parameters that are not keys of the config
 MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
+
+
+COST_METRICS = ("params", "flops")  # goals that need no score: what a model costs
+Direction = Literal["minimize", "maximize"]
+
+
+def _metric(name: str) -> str:
+    if name not in COST_METRICS and not name.startswith("val/"):
+        raise ValueError(
+            f"must be a metric of the validation set, such as val/bleu or val/ppl, or {' or '.join(COST_METRICS)}"
+        )
+    return name
+
+
+class Goal(BaseModel, extra="forbid"):
+    """What a sweep is for: `metric`, or an entry of `metrics`."""
+
+    name: Annotated[str, AfterValidator(_metric)] = Field("", validate_default=True)
+    goal: Direction = "minimize"
+
+
+class Goals(BaseModel):
+    """The goals of a sweep file: one, or several of a search."""
+
+    metric: Goal | None = None
+    metrics: list[Goal] = []
 
 
 class SweepRow(NamedTuple):
@@ -140,6 +168,10 @@ def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> 
 def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     """What is wrong with a sweep file outside its parameters, whatever its method."""
     errors = []
+    try:
+        Goals.model_validate(content)
+    except ValidationError as error:
+        errors += [f"{path}: {mistake_in(mistake)}" for mistake in error.errors()]
     for key in [str(key) for key in content if key not in TOP_LEVEL]:
         remedy = "; write it under `parameters`" if is_known_key(key) else suggestion(key, TOP_LEVEL)
         errors.append(f"{path}: {key}: no key of a W&B sweep{remedy}")

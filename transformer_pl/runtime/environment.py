@@ -1,11 +1,13 @@
 """The environment of this process: variables that the project sets, versions, the machine, servers that answer."""
 
+import math
 import os
 import platform
 import queue
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -32,6 +34,15 @@ def set_wandb_group(group: str, project: str, sweep: str) -> None:
     os.environ["WANDB_RUN_GROUP"] = group
     os.environ[SWEEP] = sweep
     os.environ.setdefault("WANDB_PROJECT", project)
+
+
+def process_began() -> float:
+    """When this process began, in seconds since 1970, or a little before; earlier than any file where nobody knows."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # since the machine began
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK") - 0.1
+    except (OSError, AttributeError):  # not on Linux
+        return -math.inf
 
 
 def project_version() -> str:

@@ -9,22 +9,27 @@ from typing import Annotated, Any, Literal
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import create_trial
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from transformer_pl.config import COMPONENTS, PLUGINS, Component, Config, is_known_key, nominal_sizes, unknown_key
 from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
-from transformer_pl.plan.sweep_file import OUR_PARAMETERS, row_levels, top_level_mistakes
+from transformer_pl.plan.sweep_file import (
+    COST_METRICS,
+    OUR_PARAMETERS,
+    Direction,
+    Goals,
+    row_levels,
+    top_level_mistakes,
+)
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import trial_config
 
-COST_METRICS = ("params", "flops")  # goals that need no score: what a model costs
-Direction = Literal["minimize", "maximize"]
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
@@ -35,22 +40,7 @@ def _given(value: object) -> object:
     return value
 
 
-def _metric(name: str) -> str:
-    if name not in COST_METRICS and not name.startswith("val/"):
-        raise ValueError(
-            f"must be a metric of the validation set, such as val/bleu or val/ppl, or {' or '.join(COST_METRICS)}"
-        )
-    return name
-
-
 GivenCount = Annotated[Count, BeforeValidator(_given)]
-
-
-class Goal(BaseModel, extra="forbid"):
-    """What is searched for: `metric`, or an entry of `metrics`."""
-
-    name: Annotated[str, AfterValidator(_metric)] = Field("", validate_default=True)
-    goal: Direction = "minimize"
 
 
 class EarlyTerminate(BaseModel, extra="forbid"):
@@ -61,13 +51,11 @@ class EarlyTerminate(BaseModel, extra="forbid"):
     eta: Annotated[int, Field(ge=2), NoBool] = 3
 
 
-class Search(BaseModel):
+class Search(Goals):
     """A sweep file that searches: its own fields, and those that `read_search` makes of its parameters."""
 
     method: Literal["random", "bayes", "custom"]
     run_cap: GivenCount = Field(None, validate_default=True)
-    metric: Goal | None = None
-    metrics: list[Goal] = []
     early_terminate: EarlyTerminate | None = None
     scheduler: dict[Literal["engine"], Literal["optuna"]] = {}
     path: Path

@@ -148,7 +148,8 @@ def path_notes(configs: Iterable[Config]) -> list[str]:
     for config in configs:
         callbacks = [("trainer.callbacks", callback) for callback in identity_callbacks(config)]
         for key, part in [*custom_components_by_key(config).items(), *callbacks]:
-            rule = "does not exist, and counts as it is written; once something lies there, it is another trial"
+            rule = "does not exist, and counts as it is written; once something lies there, it is another trial; "
+            rule += "where the class writes it, declare the option as str, which always counts as it is written"
             notes += [f"{key} = {part.path}: {path} {rule}" for path in missing_files(part, before_options(key))]
     return list(dict.fromkeys(notes))
 
