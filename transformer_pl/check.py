@@ -23,10 +23,6 @@ from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
-LARGER = (
-    "What is larger than a slot, such as a layer, goes into a class for model.architecture, derived from "
-    "transformer_pl.model.Transformer"
-)
 EXAMPLES = """\
 examples:
   python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
@@ -116,7 +112,8 @@ def slot_of(path: str, component: Any) -> str:
     nearest = max((slot for slot in fitting if is_module or not slot.startswith("model.")), key=fitting.__getitem__)
     if derived or any(fitting[nearest]):
         return [*derived, nearest][0]
-    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot. {LARGER}")
+    larger = "a class for model.architecture, derived from transformer_pl.model.Transformer, may hold what is larger"
+    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot, or write {larger}")
 
 
 def _fit(component: Any, arguments: list[str], methods: dict[str, str]) -> tuple[int, int, bool]:
