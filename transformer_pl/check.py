@@ -23,10 +23,6 @@ from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
-LARGER = (
-    "What is larger than a slot, such as a layer, goes into a class for model.architecture, derived from "
-    "transformer_pl.model.Transformer"
-)
 EXAMPLES = """\
 examples:
   python -m transformer_pl.check ablations.rotary_attention.RotaryAttention
@@ -38,7 +34,6 @@ exit codes: 0 nothing is broken; 2 a law is broken, or the input is wrong; 130, 
 """
 # The keys of all slots, by what --slot calls them: those of the model have short names.
 BY_SLOT = {key.removeprefix("model."): key for key in (*WITH_OPTIONS, "data.task")}
-OF_LOSSES = ("of_states", "of_batch")  # what no class but a loss has
 
 
 def main(argv: list[str]) -> int:
@@ -105,27 +100,28 @@ def slot_of(path: str, component: Any) -> str:
     from transformer_pl.task import Task
     from transformer_pl.train.intervention import Intervention
 
-    bases = {"optim.optimizer": torch.optim.Optimizer, "data.tokenizer": Tokenizer, "data.task": Task}
+    bases: dict[str, Any] = {"optim.optimizer": torch.optim.Optimizer, "data.tokenizer": Tokenizer, "data.task": Task}
     bases |= {"data.batches": TrainStream, "decode.intervention": Intervention}
-    names = [parent.__name__ for parent in component.__mro__]
+    bases |= {"optim.loss": slots.LossOfStates | slots.LossOfBatch}
     derived = [key for key, base in bases.items() if issubclass(component, base)]
-    derived += [key for key, name in BASES.items() if name in names]
+    derived += [key for key, name in BASES.items() if name in [parent.__name__ for parent in component.__mro__]]
     is_module = issubclass(component, torch.nn.Module)
     call = component.forward if is_module else component.__call__  # which is no function where the class has none
     arguments = list(inspect.signature(call).parameters)[1:] if inspect.isfunction(call) else []  # without self
-    if derived or arguments[:1] == ["Q"]:
-        return [*derived, "model.attention"][0]
-    if any(hasattr(component, name) for name in OF_LOSSES):
-        return "optim.loss"
-    fitting = dict[str, tuple[int, bool]]()  # the slots whose methods it has, with their number; whether names agree
-    for slot in [slot for slot in slots.SLOTS if is_module or not slot.startswith("model.")]:
-        methods = slots.call_signatures(slot)
-        called = re.findall(r"(?<=[( ])\w+", methods.pop("__call__", ""))
-        if (not called or len(called) == len(arguments)) and all(hasattr(component, method) for method in methods):
-            fitting[slot] = len(methods), called == arguments
-    if fitting:
-        return max(fitting, key=lambda slot: fitting[slot])
-    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot. {LARGER}")
+    fitting = {slot: _fit(component, arguments, slots.call_signatures(slot)) for slot in slots.SLOTS}
+    nearest = max((slot for slot in fitting if is_module or not slot.startswith("model.")), key=fitting.__getitem__)
+    if derived or any(fitting[nearest]):
+        return [*derived, nearest][0]
+    larger = "a class for model.architecture, derived from transformer_pl.model.Transformer, may hold what is larger"
+    raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot, or write {larger}")
+
+
+def _fit(component: Any, arguments: list[str], methods: dict[str, str]) -> tuple[int, int, bool]:
+    """How well a class fits a slot with these methods: it has so many, so many arguments agree, their number does."""
+    called = re.findall(r"(?<=[( ])\w+", methods.pop("__call__", ""))
+    if not all(hasattr(component, method) for method in methods):
+        return 0, 0, False
+    return len(methods), len({*called} & {*arguments}), bool(called) and len(called) == len(arguments)
 
 
 if __name__ == "__main__":

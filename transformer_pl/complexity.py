@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / sweep.name
     check_writable(folder)
-    check_all([row.configs[0] for row in sweep.rows], options.runs, models_alone=True)
+    check_all([Config(model=row.configs[0].model) for row in sweep.rows], options.runs)
     machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
     base = sizes(sweep.base.model, 1)

@@ -23,6 +23,7 @@ from transformer_pl.laws import (
     law,
     losses,
     optimizers,
+    resuming,
     schedules,
     tasks,
     tokenizers,
@@ -149,6 +150,7 @@ KINDS = {
     "A callback": callbacks,
     "An intervention": interventions,
     "Every training": trainings,
+    "Every training that is stopped": resuming,
 }
 
 

@@ -9,8 +9,10 @@ from helpers import little_text, write_sweep
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.laws.checks import check_all
+from transformer_pl.report.__main__ import main as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.__main__ import main as sweep
+from transformer_pl.trials.trial import Trial
 
 OWN = """
 from torch import nn
@@ -145,8 +147,14 @@ def test_rows_that_break_a_law_can_be_left_out(module, tmp_path, capsys):
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     assert code == 1 and [row["done"] for row in rows] == ["1", "0", "1"]
     assert [row["refused"] for row in rows] == ["0", "1", "0"]
-    table = (folder / "table.md").read_text()
-    assert "refused" in table and "the_future_is_hidden" in table
+    code, table, _ = tiny_trials.ended(report, str(file), "--format=md", f"--runs={tmp_path / 'runs'}")
+    assert code == 0 and table.strip() == (folder / "table.md").read_text().strip()
+    assert table.count(" was refused: ") == 1 and "the_future_is_hidden" in table
+    (narrow,) = (folder.parents[1] / "trials").glob("h=2-*")
+    Trial(narrow).clear()
+    Trial(narrow).set_status("failed", why="no memory")  # which is no refusal
+    _, table, _ = tiny_trials.ended(report, str(file), "--format=md", f"--runs={tmp_path / 'runs'}")
+    assert table.count(" was refused: ") == 1 and "failed" in table
     assert len(json.loads((folder / "plan.json").read_text())["tested"]["rows"]) == 3
     write_sweep(file, keys | {"model.ffn": "stranger.LooksAhead", "variant": ["base", "model.h=2"]})
     code, _, told = tiny_trials.ended(sweep, *words)

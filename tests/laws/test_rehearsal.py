@@ -4,10 +4,19 @@ import pytest
 import tiny_trials
 from helpers import little_text, processes
 
-from transformer_pl.config.components import own_parts
 from transformer_pl.config.levels import Level
 from transformer_pl.data.excerpt import write_excerpt
-from transformer_pl.laws import callbacks, losses, optimizers, rehearsal, schedules, tasks, tokenizers, trainings
+from transformer_pl.laws import (
+    callbacks,
+    losses,
+    optimizers,
+    rehearsal,
+    resuming,
+    schedules,
+    tasks,
+    tokenizers,
+    trainings,
+)
 from transformer_pl.laws.checks import check_all
 from transformer_pl.laws.law import laws_of
 from transformer_pl.laws.small_training import STEPS, SmallTraining
@@ -537,6 +546,7 @@ BROKEN = [
     ({"optim.optimizer": "stranger.Rests"}, "it_changes_every_weight_by_its_gradient"),
     ({"optim.optimizer": "stranger.Decays"}, "it_changes_every_weight_by_its_gradient"),
     ({"optim.optimizer": "stranger.LeavesOut"}, "it_changes_every_weight_by_its_gradient"),
+    ({"optim.optimizer": "stranger.EvaluatesElsewhere"}, "it_changes_every_weight_by_its_gradient"),
     (
         {"optim.optimizer": "stranger.ClosureTwice", "trainer.accumulate": 2},
         "with_accumulate_it_computes_one_gradient_a_step",
@@ -603,8 +613,11 @@ BROKEN = [
     ({"trainer.callbacks": "{stranger.StopsAt: {step: 10, in_identity: false}}"}, "it_is_trained_and_scored"),
     ({"trainer.callbacks": "{stranger.Remembers: {in_identity: false}}"}, "what_only_watches_changes_nothing"),
 ]
+NOTED = [
+    ({"optim.optimizer": "stranger.Fraction"}, "the_lr_of_a_group_is_a_factor"),
+    ({"trainer.callbacks": "stranger.Watches"}, "what_counts_changes_something"),
+]
 REFUSED = [  # before a law can be tested
-    {"optim.optimizer": "stranger.EvaluatesElsewhere"},
     *({"data.tokenizer": f"stranger.{name}"} for name in ("TooFew", "Fractions")),
     {"trainer.callbacks": "stranger.Fits"},
 ]
@@ -628,22 +641,21 @@ def rows(module, tmp_path):
 def stages_of(config, folder):
     """All stages, in this process: the first one, and what all have found by law."""
     folder.mkdir(parents=True)
-    parts = own_parts(config)
     with tiny_trials.in_a_command():
-        begun = rehearsal.begin(config, parts, folder, folder)
+        begun = rehearsal.begin(config, folder, folder)
         found = begun.found
         if begun.steps:
             if begun.steps > 1:
-                rehearsal.stop(config, folder, begun.layers, 1 + begun.steps // 2)
-            found = found + rehearsal.end(config, parts, folder, begun.layers)
+                rehearsal.stop(config, folder, 1 + begun.steps // 2)
+            found = found + rehearsal.end(config, folder)
     return begun, {one.law: one for one in found}
 
 
 @pytest.mark.parametrize("keys", RIGHT, ids=str)
 def test_a_right_part_breaks_no_law(rows, tmp_path, keys):
-    config, folder = rows(keys), tmp_path / "here"
+    folder = tmp_path / "here"
     folder.mkdir()
-    _, found = rehearsal.of_parts(config, own_parts(config), folder, folder)
+    _, found = rehearsal.of_parts(rows(keys), folder, folder)
     assert found and not [one for one in found if one.is_broken]
 
 
@@ -653,6 +665,8 @@ def test_a_right_part_is_trained_stopped_and_continued(rows, tmp_path, keys):
     assert not [one for one in found.values() if one.is_broken]
     assert found["a_stopped_training_comes_to_the_same_end"].state == "holds"
     assert begun.steps == (10 if "StopsAt" in str(keys) else STEPS)
+    if "StopsAt" in str(keys):
+        assert not found["what_counts_changes_something"].how
     passes = {"torch.optim.LBFGS": begun.passes, "stranger.ClosureTwice": 2}
     assert begun.passes == passes.get(keys.get("optim.optimizer"), 1)
 
@@ -669,10 +683,16 @@ def test_a_part_that_cannot_be_used_is_refused(rows, tmp_path, keys):
         stages_of(rows(keys), tmp_path / "here")
 
 
+@pytest.mark.parametrize(("keys", "law"), NOTED, ids=str)
+def test_what_a_law_has_seen_is_noted(rows, tmp_path, keys, law):
+    _, found = stages_of(rows(keys), tmp_path / "here")
+    assert (found[law].state, bool(found[law].how)) == ("holds", True)
+
+
 def test_every_law_can_be_broken():
-    kinds = (callbacks, losses, optimizers, schedules, tasks, tokenizers, trainings)
-    notes = {"what_counts_changes_something", "the_lr_of_a_group_is_a_factor"}  # which end in a note
-    assert {law for _, law in BROKEN} | notes == {law for kind in kinds for law in laws_of(kind)}
+    """Or ends in a note."""
+    kinds = (callbacks, losses, optimizers, resuming, schedules, tasks, tokenizers, trainings)
+    assert {law for _, law in BROKEN + NOTED} == {law for kind in kinds for law in laws_of(kind)}
 
 
 def test_what_is_not_tested_is_not_said_to_hold(rows, tmp_path):
@@ -739,11 +759,6 @@ def test_the_cost_of_several_passes_and_of_shared_weights_is_true(module, tmp_pa
     assert after.params == before.params - ffn == sum(w.numel() for w in plain.weights().values()) - ffn
     with pytest.raises(InputError, match="match=flops"):
         tiny_trials.train(tmp_path / "flops" / "runs", twice | {"optim.match": "flops"})
-
-
-def test_a_callback_that_changes_nothing_is_named(rows, tmp_path):
-    (found,) = check_all([rows({"trainer.callbacks": "stranger.Watches"})], tmp_path / "runs")
-    assert "stranger.Watches" in "".join(found.notes)
 
 
 def test_a_callback_that_only_watches_cannot_end_a_training(module, tmp_path):

@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import PurePath
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -326,6 +327,7 @@ def _accepted(component_class: type, before: int) -> dict[str, inspect.Parameter
     return accepted
 
 
+@cache
 def _parameters(component_class: Any, before: int) -> dict[str, inspect.Parameter]:
     """The parameters of a constructor or a function, by name: all but the first `before` ones."""
     try:

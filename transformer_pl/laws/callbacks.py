@@ -10,7 +10,7 @@ def it_leaves_the_trainer_as_it_is(training: SmallTraining) -> Finding:
 
     Usual cause: a callback that goes by epochs, because the whole training is one epoch.
     """
-    before, after = Observer.latest.settings, Observer.latest.at_end
+    before, after = Observer.of["whole"].settings
     return HOLDS if before == after else broken(f"{before} are {after} at the end")
 
 

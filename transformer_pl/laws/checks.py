@@ -19,11 +19,13 @@ from pathlib import Path
 from shlex import join
 from typing import Any, NamedTuple
 
-from transformer_pl.config import Component, Config, custom_components, sizes
+from pydantic import BaseModel
+
+from transformer_pl.config import Component, Config, custom_components, custom_components_by_key, sizes
 from transformer_pl.config.components import before_options, component_names, is_core, own_parts
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.laws import schedules
-from transformer_pl.laws.law import FAILS, Found, found, laws_of
+from transformer_pl.laws.law import FAILS, Found, part_names
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import RANKS_OF, project_version
 from transformer_pl.runtime.errors import InputError
@@ -32,10 +34,8 @@ from transformer_pl.runtime.isolated import in_parallel, isolated
 from transformer_pl.trials.records import ChecksRecord
 from transformer_pl.trials.trial_run import code_digests
 
-REVISION = 5  # raised when a law becomes stricter: then every part is checked again
+REVISION = 6  # raised when a law becomes stricter: then every part is checked again
 REHEARSAL = "in a rehearsal of 20 steps"
-
-Findings = tuple[list[Found], float]  # of laws, and the calls of the model for each part of a batch
 
 
 class Checks(NamedTuple):
@@ -61,7 +61,7 @@ class Checks(NamedTuple):
 class Job(NamedTuple):
     """A check of some parts of a config."""
 
-    function: Callable[[str, Config, Path], Findings]
+    kind: str  # the module of this package that has the laws
     config: Config
     what: str  # the parts
     digest: str  # of all that the check depends on
@@ -79,28 +79,24 @@ def checks_of(
     configs: Sequence[Config],
     runs: Path,
     on_check: Callable[[str], object] = lambda what: None,
-    models_alone: bool = False,
     teachers: bool = True,
 ) -> list[Checks]:
     """What the laws have seen of the parts of each config, on all cores.
 
     on_check: is told what is checked now.
-    models_alone: only the components of models are checked.
     teachers: whether the trials that losses name must be there.
     """
-    jobs = [[job for job in _jobs(config) if job.function is _measure or not models_alone] for config in configs]
+    jobs = [_jobs(config) for config in configs]
     different = {job.digest: job for of_config in jobs for job in of_config}
     known = {digest: kept for digest in different if (kept := _kept(runs, digest))}
-    missing = [job for digest, job in different.items() if digest not in known]
     if parent_process() is None and RANKS_OF not in os.environ:  # else what started this process has checked it
+        missing = [job for digest, job in different.items() if digest not in known]
         made = in_parallel(partial(_made, runs=runs, on_check=on_check), missing)
         known |= {job.digest: one for job, one in zip(missing, made, strict=True)}
     merged = [_together([known.get(job.digest, Checks()) for job in of_config]) for of_config in jobs]
-    if models_alone:
-        return merged
-    teachers_in = runs if teachers else None
+    each_time = partial(_each_time, teachers_in=runs if teachers else None)
     return [
-        checks if checks.mistakes else _together([checks, _each_time(config, teachers_in)])
+        checks if checks.mistakes else _together([checks, each_time(config)])
         for config, checks in zip(configs, merged, strict=True)
     ]
 
@@ -113,38 +109,28 @@ def _together(several: Sequence[Checks]) -> Checks:
 
 
 def _jobs(config: Config) -> list[Job]:
-    """The checks of a config's parts, each with what it depends on."""
-    model, intervention, parts = custom_components(config.model), config.decode.intervention, own_parts(config)
-    shape, trainer = sizes(config.model, config.data.vocab_size), config.trainer
-    jobs = list[tuple[Callable, str, dict[str, Component], list[Any]]]()
-    if model:
-        jobs.append((_measure, component_names(config.model), model, [shape._replace(p_drop=0.0)]))
-    if not is_core(intervention.path):
-        tried, name = model | {"decode.intervention": intervention}, f"decode.intervention = {intervention.path}"
-        jobs.append((_try, name, tried, [shape, config.decode.alpha]))
-    if parts:
-        keys = [
-            config.data.model_dump(),
-            config.optim.model_dump(),
-            config.steps,
-            config.decode.average > 1,
-            config.decode.select,
-        ]
-        keys += [shape.N_encoder, shape.N_decoder, trainer.accumulate, trainer.precision, trainer.val_sample > 0]
-        names = ", ".join(f"{key.partition('[')[0]} = {part.path}" for key, part in parts.items())
-        jobs.append((_rehearse, names, parts, keys))
-    return [Job(function, config, what, _digest(config, of_job, keys)) for function, what, of_job, keys in jobs]
+    """The checks of a config's parts, each with what it depends on: its parts, and some keys."""
+    shape, decode, trainer = sizes(config.model, config.data.vocab_size), config.decode, config.trainer
+    by_key, around = custom_components_by_key(config), own_parts(config)
+    model = {key: part for key, part in by_key.items() if key.startswith("model.")}
+    tried = {key: part for key, part in by_key.items() if key == "decode.intervention"}
+    keys = [config.data, config.optim, config.steps, decode.average > 1, decode.select, trainer.accumulate]
+    keys += [shape.N_encoder, shape.N_decoder, trainer.precision, trainer.val_sample > 0]
+    kinds: dict[str, tuple[dict[str, Component], str, list[Any]]] = {
+        "components": (model, component_names(config.model), [shape._replace(p_drop=0.0)]),
+        "interventions": (tried and model | tried, part_names(tried), [shape, decode.alpha]),
+        "rehearsal": (around, part_names(around), keys),
+    }
+    return [Job(kind, config, what, _digest(config, parts, on)) for kind, (parts, what, on) in kinds.items() if parts]
 
 
 def _digest(config: Config, parts: dict[str, Component], keys: list[Any]) -> str:
     """What a check depends on, as 12 hexadecimal digits: the parts, their code and files, some keys, the versions."""
-    keys_of = {name: name.partition("[")[0] if "." in name else f"model.{name}" for name in parts}
-    files = {name: file_contents(parts[name], before_options(key)) for name, key in keys_of.items()}
-    code = code_digests(
-        tuple({part.path: part for name, part in parts.items() if name != "data.task"}.items()), config.data
-    )
+    files = {name: file_contents(part, before_options(name)) for name, part in parts.items()}
+    own = {part.path: part for name, part in parts.items() if name != "data.task"}
+    code = code_digests(tuple(own.items()), config.data)
     versions = [REVISION, project_version(), *map(importlib.metadata.version, ("torch", "lightning"))]
-    return value_digest([parts, files, code, keys, versions], default=Component.model_dump)
+    return value_digest([parts, files, code, keys, versions], default=BaseModel.model_dump)
 
 
 def _kept(runs: Path, digest: str) -> Checks | None:
@@ -156,7 +142,10 @@ def _made(job: Job, runs: Path, on_check: Callable[[str], object]) -> Checks:
     """Check a job's parts, and keep what has passed."""
     on_check(job.what)
     try:
-        findings, passes = job.function(job.what, job.config, runs)
+        if job.kind == "rehearsal":
+            findings, passes = _rehearse(job, runs)
+        else:
+            findings, passes = _in_child(job, "findings"), 1.0
     except InputError as error:
         return Checks(mistakes=error.messages)
     checks = _judged(findings, job.config, passes)
@@ -167,32 +156,25 @@ def _made(job: Job, runs: Path, on_check: Callable[[str], object]) -> Checks:
     return checks
 
 
-def _measure(what: str, config: Config, runs: Path) -> Findings:
-    return _in_child(what, "components", "findings", config.model, config.data.vocab_size), 1.0
-
-
-def _try(what: str, config: Config, runs: Path) -> Findings:
-    return _in_child(what, "interventions", "findings", config), 1.0
-
-
-def _rehearse(what: str, config: Config, runs: Path) -> Findings:
+def _rehearse(job: Job, runs: Path) -> tuple[list[Found], float]:
     """The stages of a rehearsal: one trains to the end, a second is stopped half-way, and a third one continues it."""
-    parts, parent, stage = own_parts(config), runs / "checks", partial(_in_child, f"{what}, {REHEARSAL}", "rehearsal")
+    parent = runs / "checks"
     with suppress(OSError):
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent if parent.exists() else None) as name:
         folder = Path(name)
-        begun = stage("begin", config, parts, runs, folder)
+        begun = _in_child(job, "begin", runs, folder)
         if begun.steps > 1:
-            stage("stop", config, folder, begun.layers, 1 + begun.steps // 2)
-        ended = stage("end", config, parts, folder, begun.layers) if begun.steps else []
+            _in_child(job, "stop", folder, 1 + begun.steps // 2)
+        ended = _in_child(job, "end", folder) if begun.steps else []
         return begun.found + ended, begun.passes
 
 
-def _in_child(what: str, module: str, function: str, *arguments: Any) -> Any:
-    """Call a function of a module of this package in a child process. what: the parts, for messages that name none."""
+def _in_child(job: Job, function: str, *arguments: Any) -> Any:
+    """Call a function of the module of a job's kind with its config in a child process."""
+    what = f"{job.what}, {REHEARSAL}" if job.kind == "rehearsal" else job.what
     try:
-        return isolated(what, _call, module, function, *arguments)
+        return isolated(what, _call, job.kind, function, job.config, *arguments)
     except InputError as error:
         named = [message if " = " in message.partition(":")[0] else f"{what}: {message}" for message in error.messages]
         raise InputError(*named) from None
@@ -205,21 +187,17 @@ def _call(module: str, function: str, *arguments: Any) -> Any:
     return getattr(loaded, function)(*arguments)
 
 
-def _each_time(config: Config, runs: Path | None) -> Checks:
+def _each_time(config: Config, teachers_in: Path | None) -> Checks:
     """What is checked each time: the schedule in this very config, as a rehearsal may be another's; the teachers."""
-    findings, missing = list[Found](), tuple[str, ...]()
-    if not is_core(config.optim.schedule.path):  # which has run in a child process
-        part = f"optim.schedule = {config.optim.schedule.path}"
-        findings = found(part, laws_of(schedules), schedules.Subject(config))
-    if runs and not is_core(config.optim.loss.path):
+    checks = _judged(schedules.findings(config), config)
+    if teachers_in and not is_core(config.optim.loss.path):
         from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
 
         try:
-            check_teachers([config], runs)
+            check_teachers([config], teachers_in)
         except InputError as error:
-            missing = error.messages
-    checks = _judged(findings, config)
-    return checks._replace(mistakes=(*checks.mistakes, *missing))
+            return checks._replace(mistakes=(*checks.mistakes, *error.messages))
+    return checks
 
 
 def _judged(findings: Sequence[Found], config: Config, passes: float = 1.0) -> Checks:
@@ -228,19 +206,17 @@ def _judged(findings: Sequence[Found], config: Config, passes: float = 1.0) -> C
 
 def _message(one: Found, config: Config) -> str:
     """The error for a broken law, with what usually breaks it and, for a component, the command that measures again."""
-    cause = f"; usual cause: {one.cause}" if one.cause and one.state == "BROKEN" else ""
     if not one.part.startswith("model."):
-        where = "" if one.part.startswith("decode.") else f" ({REHEARSAL})"
         is_rule = one.state == "FAILS" and not one.how.startswith(FAILS)  # the part's own error says what must be
         law = "" if is_rule else f"must keep the law {one.law} ({one.sentence}), but "
-        return f"{one.part}: {law}{one.how}{where}{cause}"
-    components = custom_components(config.model)
-    slot, flat = next(iter(components)), config.flat()
+        where = "" if one.part.startswith("decode.") else f" ({REHEARSAL})"
+        return f"{one.part}: {law}{one.how}{where}{one.cause}"
+    components, flat = custom_components(config.model), config.flat()
+    slot = next(iter(components))
     words = [f"{key}={flat[key]}" for key in flat if key.startswith("model.") and key.split(".")[1] in components]
-    words = [components[slot].path, *(word for word in words if word != f"model.{slot}={components[slot].path}")]
     words += ["--slot", slot, *([] if config.model.N_encoder != 0 else ["--scale", "demo-lm"])]  # of a language model
     return (
-        f"{one.part}: must keep the law {one.law}, but {one.how}{cause}; to check it again run `"
-        f"{join(['python', '-m', 'transformer_pl.check', *words])}`; to declare an exception write `exempt = "
-        f'{{"{one.law}": "the reason"}}` in the class'
+        f"{one.part}: must keep the law {one.law}, but {one.how}{one.cause}; to check it again run `"
+        f"{join(['python', '-m', 'transformer_pl.check', components[slot].path, *words])}`; to declare an exception "
+        f'write `exempt = {{"{one.law}": "the reason"}}` in the class'
     )

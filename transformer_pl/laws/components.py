@@ -7,13 +7,15 @@ buffers.
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from transformer_pl.config import PAD, Component, Model, Site, Sizes, custom_components, sizes
+from transformer_pl.config import PAD, Component, Config, Site, Sizes, custom_components, sizes
 from transformer_pl.config.components import build, component_names, import_component
 from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found, laws_of, untested
 from transformer_pl.model import Mask, has_weights
@@ -30,7 +32,7 @@ from transformer_pl.model.dry_run import (
     small_model,
 )
 from transformer_pl.model.slots import Exempt
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.trials.trial import as_safetensors
 
 ENOUGH_SUBWORDS = 1000  # for all but embeddings: no other law depends on the vocabulary
@@ -45,32 +47,21 @@ ROUNDING_BFLOAT16 = 0.1
 GRADIENT_TRIES = 32  # models; a mixture of experts does not use each of its experts in every model
 
 
-def findings(model: Model, vocab_size: int) -> list[Found]:
-    """What each law has seen of a model's components.
+def findings(row: Config) -> list[Found]:
+    """What each law has seen of the components of a row's model.
 
-    Where the logits are not finite, nothing else can be measured. Raises an InputError for a component that cannot be
-    called or returns something else than it must. An error of the component's own, in a pass of a model with one layer,
-    is passed on.
+    Raises an InputError for a component that cannot be called or returns something else than it must. An error of the
+    component's own, in a pass of a model with one layer, is passed on.
     """
-    if "embedding" not in custom_components(model):
-        vocab_size = min(vocab_size, ENOUGH_SUBWORDS)
-    config, part = sizes(model, vocab_size), component_names(model)
-    device = dry_run(config)
-    config = (config if _differ(config) else config.with_layers(2))._replace(p_drop=0.0)
+    components, vocab_size = custom_components(row.model), row.data.vocab_size
+    config = sizes(row.model, vocab_size if "embedding" in components else min(vocab_size, ENOUGH_SUBWORDS))
+    device, config = dry_run(config), (config if _differ(config) else config.with_layers(2))._replace(p_drop=0.0)
+    excused = {law: (c.path, Finding("exempt", why)) for c in components.values() for law, why in exempt(c).items()}
+    known = {law: finding for law, (_, finding) in excused.items()}
     gpus = [] if device == "cpu" else [torch.cuda.current_device()]
-    reasons: dict[str, tuple[str, Finding | None]] = {
-        name: (c.path, Finding("exempt", why))
-        for c in custom_components(model).values()
-        for name, why in exempt(c).items()
-    }
-    measured: list[Found] = []
-    for name, law in laws_of(sys.modules[__name__]).items():
-        of, known = reasons.get(name, (part, None))
-        if measured and measured[0].is_broken and not known:
-            known = untested("the logits are not finite")
-        with torch.random.fork_rng(gpus), torch.device(device):
-            measured += found(of, {name: law}, small_model(config), known)
-    return measured
+    with torch.random.fork_rng(gpus), torch.device(device) if gpus else nullcontext():  # which slows every operation
+        measured = found(component_names(row.model), sys.modules[__name__], partial(small_model, config), known)
+    return [one._replace(part=excused[one.law][0]) if one.state == "exempt" else one for one in measured]
 
 
 def _differ(config: Sizes) -> bool:
@@ -192,20 +183,15 @@ def the_future_is_hidden(subject: Subject) -> Finding:
 
     Usual cause: `mask` is not applied or is inverted (True: may look), or positions are mixed.
     """
-    long_positions = torch.arange(LONG)
-    long = subject._replace(  # without padding
-        source=subject.source[:1, long_positions % SOURCE_LENGTH],
-        target=subject.source[:1, long_positions // 2 % SOURCE_LENGTH],
-    )
-    for kind, sentences, positions in (
-        ("", subject, range(1, TARGET_LENGTH)),
-        (f" of a sentence of {LONG} tokens", long, (1, 2, 3, LONG // 2, LONG - 1)),
-    ):
+    at = torch.arange(LONG) % SOURCE_LENGTH
+    long = subject._replace(source=subject.source[:1, at], target=subject.source[:1, at.roll(1)])  # without padding
+    for sentences, positions in ((subject, range(1, TARGET_LENGTH)), (long, (1, 2, 3, LONG // 2, LONG - 1))):
         for mode, training in MODES.items():
             subject.model.train(training)
             for t, before, after in with_each_token_changed(sentences, "target", positions):
                 if leak := difference(after[:, :t], before[:, :t], SAME_SHAPES):
-                    return broken(f"{mode}, another token at target position {t}{kind} changes the logits of {leak}")
+                    where = f"another token at target position {t} of {sentences.target.shape[1]}"
+                    return broken(f"{mode}, {where} changes the logits of {leak}")
         moved_on(subject)  # a leak that a counter or a statistic opens later shows in the long sentences
     return HOLDS
 
@@ -253,16 +239,12 @@ def every_token_is_read(subject: Subject) -> Finding:
     Usual cause: `mask` hides too much, or `x` or the output of `sublayer` is left out.
     """
     subject.model.eval()
-    positions = range(TARGET_LENGTH - 5)  # from here on the third sentence is padding
-    for t, before, after in with_each_token_changed(subject, "target", positions):
-        if not difference(after[:, t], before[:, t], 10 * SAME_SHAPES):
-            return broken(f"another token at target position {t} does not change the logits at that position")
-    if not subject.config.N_encoder:
-        return HOLDS
-    positions = range(SOURCE_LENGTH - 6)  # from here on the second sentence is padding
-    for t, before, after in with_each_token_changed(subject, "source", positions):
-        if not difference(after, before, 10 * SAME_SHAPES):
-            return broken(f"another token at source position {t} changes no logits")
+    lengths = {"target": TARGET_LENGTH - 5} | ({"source": SOURCE_LENGTH - 6} if subject.config.N_encoder else {})
+    for side, length in lengths.items():  # from there on a sentence is padding
+        for t, before, after in with_each_token_changed(subject, side, range(length)):
+            read = slice(t, t + 1) if side == "target" else slice(None)
+            if not difference(after[:, read], before[:, read], 10 * SAME_SHAPES):
+                return broken(f"another token at {side} position {t} does not change the logits that may read it")
     return HOLDS
 
 
@@ -275,21 +257,18 @@ def every_weight_gets_a_gradient(subject: Subject) -> Finding:
     only the loss uses (it belongs to the loss, which may be a `torch.nn.Module` with weights).
     """
     weights = dict(subject.model.named_parameters())
-    without = dict.fromkeys(name for name, weight in weights.items() if weight.requires_grad)
+    without = {name for name, weight in weights.items() if weight.requires_grad}
     frozen = [f"{name} ({weight.numel():,})" for name, weight in weights.items() if not weight.requires_grad]
     for seed in range(GRADIENT_TRIES):
         _, model, source, target = small_model(subject.config, seed)
         model(source, target).square().mean().backward()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None and not parameter.grad.isfinite().all():
-                return broken(f"the gradient of {name} is not finite")
-            if parameter.grad is not None and parameter.grad.any():
-                without.pop(name, None)
+        gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        if wrong := [name for name, gradient in gradients.items() if not gradient.isfinite().all()]:
+            return broken(f"the gradient of {wrong[0]} is not finite")
+        without -= {name for name, gradient in gradients.items() if gradient.any()}
         if not without:
-            return Finding("holds", f"frozen: {', '.join(frozen)}") if frozen else HOLDS
-    names = ", ".join(list(without)[:3])
-    if len(without) > 3:
-        names += f" and {len(without) - 3} others"
+            return Finding("holds", f"frozen: {', '.join(frozen)}" if frozen else "")
+    names = shown(", ".join(name for name in weights if name in without))
     return broken(f"{names}: no gradient in {GRADIENT_TRIES} models, each with other weights and sentences")
 
 
@@ -399,22 +378,17 @@ def it_runs_on_the_device_of_its_input(subject: Subject) -> Finding:
 
     Usual cause: a tensor in a plain attribute, or made without `device=x.device`.
     """
-    moved = rebuilt(subject).model.to("meta")
-    source, target = subject.source.to("meta"), subject.target.to("meta")
-
-    def decode() -> None:
-        step = CachedSteps(moved.eval(), source)
-        for t in (1, 2):
-            step(target[:, None, :t], torch.arange(SENTENCES, device="meta")[:, None])
-
-    for mode, run in {"in training": lambda: moved.train()(source, target), "in decoding": decode}.items():
-        try:
-            with torch.no_grad():
-                run()
-        except Exception as error:
-            why = f"{mode} it fails on another device: {str(error).splitlines()[0]}"
-            is_elsewhere = "expected device meta" in why or "same device" in why
-            return broken(why) if is_elsewhere else untested(f"{why} (the device meta has no values to read)")
+    model, source, target = rebuilt(subject).model.to("meta"), subject.source.to("meta"), subject.target.to("meta")
+    try:
+        with torch.no_grad():
+            model.train()(source, target)
+            step = CachedSteps(model.eval(), source)
+            for t in (1, 2):
+                step(target[:, None, :t], torch.arange(SENTENCES, device="meta")[:, None])
+    except Exception as error:
+        why = f"on another device it fails: {str(error).splitlines()[0]}"
+        is_elsewhere = "expected device meta" in why or "same device" in why
+        return broken(why) if is_elsewhere else untested(f"{why} (the device meta has no values to read)")
     return HOLDS
 
 

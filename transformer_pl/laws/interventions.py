@@ -2,12 +2,13 @@
 
 import copy
 import sys
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, Config, sizes
-from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found, laws_of
+from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found
 from transformer_pl.model import Transformer
 from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.dry_run import dry_run, small_model
@@ -37,8 +38,8 @@ class Subject:
 
 def findings(config: Config) -> list[Found]:
     """What each law has seen of the intervention of a config."""
-    part = f"decode.intervention = {config.decode.intervention.path}"
-    return found(part, laws_of(sys.modules[__name__]), Subject(config))
+    subject = cache(partial(Subject, config))
+    return found(f"decode.intervention = {config.decode.intervention.path}", sys.modules[__name__], subject)
 
 
 def it_leaves_a_model_that_runs(subject: Subject) -> Finding:

@@ -7,9 +7,10 @@ functions return, and the lists of ablations/SLOTS.md are made from them.
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
+from transformer_pl.config import Component
 from transformer_pl.runtime.errors import InputError, described
 
 CAUSE = "Usual cause:"
@@ -19,7 +20,7 @@ FAILS = "it fails at"  # begins the finding where a part raises an error that is
 class Finding(NamedTuple):
     """What a law has seen."""
 
-    state: str  # holds, BROKEN, FAILS (where the part raises an error) or untested
+    state: str  # holds, BROKEN, FAILS (where the part raises an error), exempt or untested
     how: str = ""  # how it is broken, with numbers; why it was not tested; where it holds, what is worth a note
 
 
@@ -29,7 +30,7 @@ class Found(NamedTuple):
     part: str  # such as `optim.loss = my_loss.Mine`
     law: str  # its name
     sentence: str
-    cause: str  # what usually breaks it; empty where that is not known
+    cause: str  # what usually breaks it, where it is broken and that is known
     state: str
     how: str
 
@@ -39,12 +40,12 @@ class Found(NamedTuple):
 
     def __str__(self) -> str:
         """A line of the check command."""
-        cause = f"; usual cause: {self.cause}" if self.cause and self.state == "BROKEN" else ""
-        return f"{self.state:8}  {self.law}: {self.how or self.sentence}{cause}"
+        return f"{self.state:8}  {self.law}: {self.how or self.sentence}{self.cause}"
 
 
 Law = Callable[[Any], Finding]
 HOLDS = Finding("holds")
+NOTHING: Mapping[str, Finding] = MappingProxyType({})
 
 
 def broken(how: str) -> Finding:
@@ -55,14 +56,11 @@ def untested(why: str) -> Finding:
     return Finding("untested", why)
 
 
-def laws_of(module: ModuleType) -> dict[str, Law]:
+def laws_of(kind: ModuleType) -> dict[str, Law]:
     """The laws of a kind, in the order of its file: its functions that return a Finding."""
-    functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
-    return {
-        name: function
-        for name, function in functions.items()
-        if function.__module__ == module.__name__ and function.__annotations__.get("return") is Finding
-    }
+    functions = {name: value for name, value in vars(kind).items() if inspect.isfunction(value)}
+    own = {name: value for name, value in functions.items() if value.__module__ == kind.__name__}
+    return {name: law for name, law in own.items() if law.__annotations__["return"] is Finding}
 
 
 def sentence(law: Law) -> str:
@@ -70,25 +68,29 @@ def sentence(law: Law) -> str:
     return " ".join(inspect.getdoc(law).split("\n\n")[0].split())  # type: ignore[union-attr]
 
 
-def usual_cause(law: Law) -> str:
-    """What usually breaks a law; empty where its docstring does not say so."""
-    return " ".join(inspect.getdoc(law).partition(CAUSE)[2].split()).rstrip(".")  # type: ignore[union-attr]
+def part_names(parts: Mapping[str, Component]) -> str:
+    """Parts by the names of `own_parts`, as messages name them: each with its key and its path."""
+    return ", ".join(f"{name.partition('[')[0]} = {part.path}" for name, part in parts.items())
 
 
-def found(part: str, laws: Mapping[str, Law], subject: Any, known: Finding | None = None) -> list[Found]:
-    """Test laws of a part. subject: what these laws are given. known: their finding, where they cannot be tested.
+def found(
+    part: str, kind: ModuleType, subject: Callable[[], Any], known: Mapping[str, Finding] = NOTHING
+) -> list[Found]:
+    """Test the laws of a kind. Where the first one is broken, the others are not tested, as all else builds on it.
 
-    An error of the part breaks the law in which it is raised, and ends the test: the same error would break others.
+    part: its key and path. subject: makes what the laws are given. known: by law, what need not be tested.
     """
     findings: list[Found] = []
-    for name, law in laws.items():
-        if findings and findings[-1].state == "FAILS":
-            known = untested(f"{findings[-1].law} fails")
+    for name, law in laws_of(kind).items():
         try:
-            finding = known or law(subject)
+            is_hidden = bool(findings) and findings[0].is_broken
+            hidden = untested(f"{findings[0].law} is broken") if is_hidden else None
+            finding = known.get(name) or hidden or law(subject())
         except InputError as error:
             finding = Finding("FAILS", "; ".join(message.removeprefix(f"{part}: ") for message in error.messages))
         except Exception as error:
             finding = Finding("FAILS", f"{FAILS} {described(error)}")
-        findings.append(Found(part, name, sentence(law), usual_cause(law), *finding))
+        cause = " ".join(inspect.getdoc(law).partition(CAUSE)[2].split()).rstrip(".")  # type: ignore[union-attr]
+        cause = f"; usual cause: {cause}" if cause and finding.state == "BROKEN" else ""
+        findings.append(Found(part, name, sentence(law), cause, *finding))
     return findings

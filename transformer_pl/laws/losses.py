@@ -4,6 +4,7 @@ They are tested without dropout, but each pass of the model, and of a teacher, i
 two of them is not zero. A loss that draws random numbers is averaged over SEEDS.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ class Subject:
             self.loss.to(training.device)
         self.passes, self.differ = 0, True  # in the batch; whether they are different functions
         several = [one if isinstance(one, list) else [one] for one in teachers.values()]
-        for model in (self.model, *(teacher.model for some in several for teacher in some)):
+        for model in (self.model, *(teacher.model for teacher in itertools.chain(*several))):
             self._number(model)
 
     def _number(self, model: nn.Module) -> None:
@@ -52,10 +53,8 @@ class Subject:
 
             def _embed(self, *arguments: Any) -> Tensor:
                 x = super()._embed(*arguments)
-                noise = torch.randn(
-                    x.shape[-1], generator=torch.Generator().manual_seed(subject.passes if subject.differ else 1)
-                )
-                return x + MOVED * noise.to(x.device)
+                numbered = torch.Generator().manual_seed(subject.passes if subject.differ else 1)
+                return x + MOVED * torch.randn(x.shape[-1], generator=numbered).to(x.device)
 
         model.__class__ = Numbered
 

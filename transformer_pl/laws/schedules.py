@@ -1,10 +1,12 @@
 """The laws of schedules (`optim.schedule`). They take a millisecond, so they are tested every time. Needs no torch."""
 
 import math
+import sys
+from functools import partial
 
-from transformer_pl.config import Config, sizes
+from transformer_pl.config import Config, custom_components, sizes
 from transformer_pl.config.components import build
-from transformer_pl.laws.law import HOLDS, Finding, broken
+from transformer_pl.laws.law import HOLDS, Finding, Found, broken, found
 
 FIRST = 1000  # steps that are all tried; of later ones as many, evenly spaced
 
@@ -17,6 +19,13 @@ class Subject:
         self.make = lambda: build(optim.schedule, sizes(config.model, config.data.vocab_size), optim)
         first, later = range(1, min(FIRST, config.steps) + 1), range(FIRST, config.steps, 1 + config.steps // FIRST)
         self.steps = sorted({*first, *later, config.steps})
+
+
+def findings(config: Config) -> list[Found]:
+    """What each law has seen of the schedule of a config; nothing if it is the paper's."""
+    if "schedule" not in custom_components(config.optim):
+        return []
+    return found(f"optim.schedule = {config.optim.schedule.path}", sys.modules[__name__], partial(Subject, config))
 
 
 def the_rate_is_finite_and_not_negative(subject: Subject) -> Finding:

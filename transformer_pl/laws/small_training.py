@@ -16,16 +16,17 @@ import lightning as L
 import numpy as np
 import torch
 
-from transformer_pl.config import ALL_PAIRS, COMPONENTS, Callback, Config, sizes
+from transformer_pl.config import ALL_PAIRS, COMPONENTS, Callback, Config, custom_components, sizes
 from transformer_pl.config.components import build
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.excerpt import SENTENCES
 from transformer_pl.data.prepare import prepared_in
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import Transformer
 from transformer_pl.model.dry_run import dry_run
-from transformer_pl.task import Corpus
+from transformer_pl.task import Corpus, Pair
 from transformer_pl.train import fit
 from transformer_pl.train.one_trial import train_and_evaluate
 from transformer_pl.train.teacher import without_teachers
@@ -42,10 +43,10 @@ RATES = 1000  # steps at which the greatest rate is looked for
 class SmallTraining:
     """A small training of a row, in a folder of its own: what the laws of all but components are given."""
 
-    def __init__(self, row: Config, folder: Path, layers: int | None = 1):
-        """layers: of each stack; None: those of the row. The folder holds the dataset: see `write_excerpt`."""
-        self.folder = folder
-        self.config = _small(row, prepared_in(folder / "data", row.data), layers)
+    def __init__(self, row: Config, folder: Path, written: tuple[Tokenizer, list[Pair]] | None = None):
+        """The folder holds the dataset. written: what `write_excerpt`, which has written it, has returned."""
+        self.folder, self.written = folder, written
+        self.config = _small(row, prepared_in(folder / "data", row.data))
         self.prepared = prepared_in(folder / "data", self.config.data)
         self.device = "cuda" if self.config.trainer.accelerator == "gpu" else "cpu"
 
@@ -77,7 +78,7 @@ class SmallTraining:
         fit.start_libraries()
         trial = self.trial(name)
         trial.make()
-        observer = Callback(path=f"{__name__}.Observer", options={} if stop_at is None else {"stop_at": stop_at})
+        observer = Callback(path=f"{__name__}.Observer", options={"name": name, "stop_at": stop_at})
         own = self.config.trainer.callbacks if callbacks is None else callbacks
         trainer = self.config.trainer.model_copy(update={"callbacks": (*own, observer)})
         config, identity = self.config.model_copy(update={"trainer": trainer}), Identity({"rehearsal": name})
@@ -94,8 +95,8 @@ class SmallTraining:
         return ", ".join(unequal[:3])
 
 
-def _small(row: Config, prepared: Prepared, layers: int | None) -> Config:
-    """The row's config, with these layers a stack and the dataset of a rehearsal.
+def _small(row: Config, prepared: Prepared) -> Config:
+    """The row's config with the dataset of a rehearsal. Each stack has one layer, unless parts may look for others.
 
     The model is trained on a GPU if its components do not run on a CPU. The rate is as high as the row's ever is:
     otherwise a long warm-up would leave it near zero for all steps.
@@ -109,26 +110,29 @@ def _small(row: Config, prepared: Prepared, layers: int | None) -> Config:
     longest = int(prepared.split("train").longer.max())
     several = longest * SENTENCES["train"] // BATCHES  # else an epoch would be one batch, whose order says nothing
     on_gpu = torch.cuda.is_available() and dry_run(shape) == "cuda"
-    machine = {"accelerator": "gpu" if on_gpu else "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"}
-    machine |= {"compile": "off", "threads": 1}
-    machine |= {"precision": "32-true" if trainer.precision == "16-mixed" else trainer.precision}
-    often = {"val_every": min(STEPS, max(4, round(trainer.val_every * STEPS / steps)))}
-    often |= {"log_every": max(1, round(trainer.log_every * STEPS / steps))}
-    plugins = {"callbacks": _without("dirpath", trainer.callbacks), "loggers": _without("save_dir", trainer.loggers)}
-    depth = {"N": layers, "N_encoder": row.model.N_encoder and layers, "N_decoder": None, "depth": 1.0}
-    batches = {"max_length": max(row.data.max_length, longest)}
-    batches |= {"batch_tokens": max(longest, min(row.data.batch_tokens, several))}
+    of_few = {"N": 1, "N_encoder": row.model.N_encoder and 1, "N_decoder": None, "depth": 1.0}
     keys: dict[str, dict[str, Any]] = {
-        "model": depth if layers else {},
-        "data": {"vocab_size": len(prepared.tokenizer)} | ALL_PAIRS | batches,
+        "model": {} if trainer.callbacks or "loss" in custom_components(optim) else of_few,
+        "optim": {"lr_scale": optim.lr_scale * higher, "loss": without_teachers(optim.loss)},
+        "data": {
+            **ALL_PAIRS,
+            "vocab_size": len(prepared.tokenizer),
+            "max_length": max(row.data.max_length, longest),
+            "batch_tokens": max(longest, min(row.data.batch_tokens, several)),
+        },
         "decode": {"average": min(row.decode.average, 3), "intervention": COMPONENTS["decode.intervention"]},
-        "trainer": machine | often | plugins,
+        "trainer": {
+            **{"accelerator": "gpu" if on_gpu else "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto"},
+            **{"compile": "off", "threads": 1},
+            "precision": "32-true" if trainer.precision == "16-mixed" else trainer.precision,
+            "val_every": min(STEPS, max(4, round(trainer.val_every * STEPS / steps))),
+            "log_every": max(1, round(trainer.log_every * STEPS / steps)),
+            "callbacks": _without("dirpath", trainer.callbacks),
+            "loggers": _without("save_dir", trainer.loggers),
+        },
     }
-    sections = {name: getattr(row, name).model_copy(update=update) for name, update in keys.items()}
-    sections["optim"] = optim.model_copy(
-        update={"lr_scale": optim.lr_scale * higher, "loss": without_teachers(optim.loss)}
-    )
-    return row.model_copy(update=sections)
+    row = row.model_copy(update={"optim": optim})
+    return row.model_copy(update={name: getattr(row, name).model_copy(update=new) for name, new in keys.items()})
 
 
 def _without(option: str, plugins: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -144,11 +148,11 @@ class Observer(L.Callback):
     It ends the training after STEPS steps. stop_at: the step in which it sends a signal to stop.
     """
 
-    latest: ClassVar["Observer"]  # of the last training of this process
+    of: ClassVar[dict[str, "Observer"]] = {}  # by the names of the trainings of this process
 
-    def __init__(self, stop_at: int | None = None):
+    def __init__(self, name: str, stop_at: int | None):
         self.stop_at, self.forward, self.batches = stop_at, 0, 0
-        Observer.latest = self
+        Observer.of[name] = self
 
     @property
     def passes(self) -> float:
@@ -156,8 +160,7 @@ class Observer(L.Callback):
         return round(self.forward / self.batches, 2) if self.batches else 1.0
 
     def on_train_start(self, trainer: L.Trainer, module: Any) -> None:
-        self.settings = self.at_end = self._settings(trainer)
-        observer = self
+        self.settings, observer = [self._settings(trainer)], self
 
         class Counted(type(module.model)):  # type: ignore[misc]  # a copy of the model is one, too, of its own weights
             def states(self, *arguments: Any) -> torch.Tensor:
@@ -175,7 +178,7 @@ class Observer(L.Callback):
         trainer.should_stop = trainer.should_stop or trainer.global_step >= STEPS
 
     def on_train_end(self, trainer: L.Trainer, module: Any) -> None:
-        self.at_end = self._settings(trainer)
+        self.settings.append(self._settings(trainer))
 
     def _settings(self, trainer: L.Trainer) -> list[Any]:
         """What callbacks must leave as it is."""

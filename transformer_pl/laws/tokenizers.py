@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from transformer_pl.config import UNK
 from transformer_pl.data.excerpt import rows
 from transformer_pl.data.prepared import SIDES
-from transformer_pl.data.tokenizer import Tokenizer, check_adds_nothing
+from transformer_pl.data.tokenizer import check_adds_nothing
 from transformer_pl.laws.law import HOLDS, Finding, broken, untested
 from transformer_pl.laws.small_training import SmallTraining
 from transformer_pl.runtime.errors import described, shown
-from transformer_pl.task import Pair, task_of
+from transformer_pl.task import task_of
 
 LONG = 1000  # sentences that are joined to a long one
 WHOLE = 0.9  # of the tokens that twice the sentence must have
@@ -18,14 +18,21 @@ WHOLE = 0.9  # of the tokens that twice the sentence must have
 class Subject:
     """A tokenizer, another one that has loaded what the first has returned, and sentences that are not blank."""
 
-    def __init__(self, training: SmallTraining, tokenizer: Tokenizer, pairs: Sequence[Pair]):
-        self.tokenizer, self.again = tokenizer, training.prepared.tokenizer
+    def __init__(self, training: SmallTraining):
+        assert training.written  # in this process
+        self.again, (self.tokenizer, pairs) = training.prepared.tokenizer, training.written
         self.has_source = task_of(training.config.data).has_source
         sides = {side: [pair[i] for pair in pairs if pair[i].strip()] for i, side in enumerate(SIDES)}
         self.sentences = {side: sentences for side, sentences in sides.items() if sentences}
 
     def tokens(self, sentences: Sequence[str], side: str) -> list[list[int]]:
         return rows(self.tokenizer.encode(sentences, side))
+
+
+def unequal(sentences: Sequence[str], tokens: Sequence[list[int]], others: Sequence[list[int]]) -> str:
+    """The first sentence whose tokens differ from the others; empty where none does."""
+    differ = ((text, one, other) for text, one, other in zip(sentences, tokens, others, strict=True) if one != other)
+    return next((f"{shown(text)!r} is {shown(one)}, and {shown(other)}" for text, one, other in differ), "")
 
 
 def every_token_has_a_text(subject: Subject) -> Finding:
@@ -52,10 +59,9 @@ def a_sentence_has_the_same_tokens_alone(subject: Subject) -> Finding:
     Usual cause: padding to the longest sentence, or tokens that are drawn.
     """
     for side, sentences in subject.sentences.items():
-        for sentence, row in zip(sentences, subject.tokens(sentences, side), strict=True):
-            (alone,) = subject.tokens([sentence], side)
-            if alone != row:
-                return broken(f"{shown(sentence)!r} is {shown(row)} among others, and {shown(alone)} alone")
+        alone = [row for sentence in sentences for row in subject.tokens([sentence], side)]
+        if wrong := unequal(sentences, subject.tokens(sentences, side), alone):
+            return broken(f"{wrong} alone")
     return HOLDS
 
 
@@ -107,8 +113,6 @@ def loaded_again_it_gives_the_same_tokens(subject: Subject) -> Finding:
     """
     for side, sentences in subject.sentences.items():
         again = rows(subject.again.encode(sentences, side))
-        if wrong := [
-            one for one, a, b in zip(sentences, subject.tokens(sentences, side), again, strict=True) if a != b
-        ]:
-            return broken(f"{shown(wrong[0])!r} has other tokens")
+        if wrong := unequal(sentences, subject.tokens(sentences, side), again):
+            return broken(f"{wrong} after it was loaded again")
     return HOLDS

@@ -1,4 +1,4 @@
-"""The laws of every training, whatever parts it has."""
+"""The law of every training, whatever parts it has."""
 
 from transformer_pl.laws.law import HOLDS, Finding, broken, untested
 from transformer_pl.laws.small_training import STEPS, SmallTraining
@@ -8,23 +8,6 @@ from transformer_pl.train.divergence import Diverged
 def it_is_trained_and_scored(training: SmallTraining) -> Finding:
     """It is trained, validated, saved, evaluated, decoded and scored."""
     try:
-        if not training.train("whole").steps:
-            return broken("no step is trained")
+        return HOLDS if training.train("whole").steps else broken("no step is trained")
     except Diverged as error:
         return untested(f"it diverges at step {error.step} of the {STEPS} of a rehearsal")
-    return HOLDS
-
-
-def a_stopped_training_comes_to_the_same_end(training: SmallTraining) -> Finding:
-    """A training that is stopped, and continued in another process, comes to the same weights and scores.
-
-    Usual cause: a state that is neither saved (`state_dict` and `load_state_dict`, or a buffer) nor computed from the
-    step.
-    """
-    if not training.trial("stopped").folder.exists():
-        return untested("the training ends at its first step")
-    training.train("stopped")
-    if training.device == "cuda":
-        return untested("sums on a GPU may round differently each time")
-    unequal = training.differences("whole", "stopped")
-    return broken(f"it differs in {unequal}") if unequal else HOLDS

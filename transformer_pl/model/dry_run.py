@@ -56,13 +56,16 @@ def dry_run(config: Sizes) -> str:
     InputError where a component cannot be called, or where what it returns does not fit.
     """
     check_classes(config)
-    try:
-        return _device(config.with_layers(1))
-    except InputError:
-        raise
-    except Exception as error:
-        calls = "; ".join(f"model.{slot} is called as {_call(slot)}" for slot in custom_components(config))
-        raise InputError(f"{component_names(config)}: must run, but fails at {described(error)}; {calls}") from None
+    for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
+        try:
+            _run(config.with_layers(1), device)
+            return device
+        except Exception as error:
+            failure = error
+    if isinstance(failure, InputError):
+        raise failure
+    calls = "; ".join(f"model.{slot} is called as {_call(slot)}" for slot in custom_components(config))
+    raise InputError(f"{component_names(config)}: must run, but fails at {described(failure)}; {calls}")
 
 
 def _call(slot: str) -> str:
@@ -79,27 +82,15 @@ def check_classes(config: Model | Sizes) -> None:
         component_class = import_component(component.path)
         base, name = (Transformer, "transformer_pl.model.Transformer") if slot == "architecture" else MODULE
         if not issubclass(component_class, base):
-            rule = f"must be a {name}, but is another class; derive one"
-            messages.append(f"{named(slot, component_class)}: {rule}")
+            messages.append(f"{named(slot, component_class)}: must be a {name}, but is another class; derive one")
     if messages:
         raise InputError(*messages)
 
 
-def _device(config: Sizes) -> str:
-    """The device on which the model runs."""
-    try:
-        _run(config, "cpu")
-        return "cpu"
-    except Exception:
-        if not torch.cuda.is_available():
-            raise
-    set_up_gpu()
-    _run(config, "cuda")
-    return "cuda"
-
-
 def _run(config: Sizes, device: str) -> None:
     """Run the model forward and backward, and look at what it returns."""
+    if device == "cuda":
+        set_up_gpu()
     with torch.random.fork_rng(devices=[]), torch.device(device):
         _, model, source, target = small_model(config)
         states = model.states(source, target)
@@ -111,7 +102,5 @@ def _run(config: Sizes, device: str) -> None:
         if any(module.auxiliary[name] is not loss for module, losses in auxiliary for name, loss in losses.items()):
             rule = "must set `auxiliary` in embed, but does in logits, which is called for parts of a batch"
             raise InputError(f"{named('embedding', type(model.embedding))}: {rule}")
-        smoothed = smoothed_loss(
-            model.embedding, states, target, eps_ls=0.1
-        )  # as in training: some sentences at a time
-        (smoothed + sum(model.auxiliary().values())).backward()
+        loss = smoothed_loss(model.embedding, states, target, eps_ls=0.1)  # as in training: some sentences at a time
+        (loss + sum(model.auxiliary().values())).backward()

@@ -79,7 +79,7 @@ def read_row(
         values={name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics},
         samples=samples,
         states=[(result and "done") or trial.state() for trial, result in zip(trials, results, strict=True)],
-        refused=next((why for trial in trials if (why := trial.status().get("why", ""))), ""),
+        refused=next((trial.status().get("why", "") for trial in trials if trial.state() == "refused"), ""),
         is_base=is_base,
         identity=row_identity(config),
         dataset=(_dataset(config, trials, split), config.data.max_words),
