@@ -116,8 +116,14 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
     With --format html the page is written, and its path is returned in place of the table.
     """
     contents, of_page = [read_yaml(file) for file in files], options.format == "html" or options.wandb
-    make = _search_report if contents[0].get("method") in SEARCHES else _grid_report
-    sweep, table, draw_page = make(files, contents, options)
+    if contents[0].get("method") in SEARCHES:
+        from transformer_pl.search.table import search_report  # Optuna and torch take seconds
+
+        of_grids = f"is for the rows of a grid, but {files[0]} searches"
+        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort"], of_grids)
+        sweep, table, draw_page = search_report(files[0], contents[0], options)
+    else:
+        sweep, table, draw_page = _grid_report(files, contents, options)
     table, folder = table.chosen(options.columns) if options.columns else table, sweep_folder(sweep, options)
     title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
     if of_page:
@@ -133,19 +139,6 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
 
 
 Report = tuple[Any, Table, Callable[[Path, str, Table], None]]  # the sweep, its table, and what writes its page
-
-
-def _search_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
-    from transformer_pl.search.table import search_table  # Optuna and torch take seconds
-
-    search, results = _search(files[0], contents[0], options)
-
-    def draw_page(folder: Path, title: str, table: Table) -> None:
-        from transformer_pl.search.page import write_search_page
-
-        write_search_page(results, table, folder)
-
-    return search, search_table(results), draw_page
 
 
 def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
@@ -184,9 +177,9 @@ def trial_records(file: Path, options: TableOptions, planned: bool = False) -> l
     """
     content = read_yaml(file)
     if content.get("method") in SEARCHES:
-        search, results = _search(file, content, options, planned)
-        labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
-        return [labels | record for record in results.records] if results else []
+        from transformer_pl.search.table import search_records  # Optuna and torch take seconds
+
+        return search_records(file, content, options, planned)
     from transformer_pl.report.rows import trial_records  # scipy takes half a second
 
     return trial_records(*_grid(file, content, options, planned))
@@ -223,20 +216,6 @@ def _grid(
     if missing := sum(planned_trial.trial.needs_training() for planned_trial in trials):
         warn(f"{missing} of {len(trials)} trials are missing{known}")
     return sweep, trials
-
-
-def _search(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:
-    from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
-    from transformer_pl.search.study import find_study, search_from_options
-
-    of_report = ["margin", "pairs", "factors", "rows", "sort"] if isinstance(options, SweepReport) else []
-    refuse_options(options, ["base", "paper", *of_report], f"is for the rows of a grid, but {file} searches")
-    search = search_from_options(file, content, options)
-    study = find_study(search, sweep_folder(search, options), options.storage)
-    results = study and SearchResults(search, study, options.runs)
-    if not planned and not (results and results.records):
-        raise InputError(f"{file}: must have trials, but none was drawn yet; {REMEDY}")
-    return search, results
 
 
 if __name__ == "__main__":

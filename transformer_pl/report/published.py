@@ -11,7 +11,6 @@ from transformer_pl.config import Config, Data, Section, custom_components, nomi
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.table.rows import Printed
-from transformer_pl.task import task_of
 
 FOLDER = Path(__file__).parent / "published"
 
@@ -93,13 +92,12 @@ def read_published(name: str = "table3", languages: str = "en-de") -> PublishedT
     return PublishedTable.model_validate(table) if table else None
 
 
-def paper_table(data: Data, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
-    """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own.
+def paper_table(data: Data, published: str | None, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
+    """The paper's table for a dataset: the one that a sweep is named after, such as table2, or else `published`.
 
-    None for a task that the paper has no table of, where `shown` is False, and by default where the dataset is the
-    user's own: a folder, or a dataset or a language that no shipped scale has.
+    published: the table of the dataset's task; None: the paper has none. There is none either where `shown` is False,
+    and by default where the dataset is the user's own: a folder, or a dataset or a language that no shipped scale has.
     """
-    published = task_of(data).published
     if not published or shown is False or (shown is None and not _is_shipped(data)):
         return None
     name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published

@@ -11,6 +11,7 @@ place of the paper's. They are of the validation set, or with `split: test` of t
 is printed: ids and folders stay the same.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,14 @@ class RowNames(Section):
     source: str = ""
 
     @model_validator(mode="after")
+    def _names_stand_once(self) -> "RowNames":
+        for kind in ("row", "name"):
+            counts = Counter(value for entry in self.of_rows() if (value := getattr(entry, kind)))
+            if twice := [value for value, count in counts.items() if count > 1]:
+                raise ValueError(f"{kind} = {shown(twice[0])}: stands there twice; change one")
+        return self
+
+    @model_validator(mode="after")
     def _headings_have_rows(self) -> "RowNames":
         for entry, below in zip(self.rows, [*self.rows[1:], None], strict=True):
             if entry.heading and (below is None or below.heading):
@@ -101,22 +110,24 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
         names = RowNames.model_validate(read_yaml(path))
     except ValidationError as error:
         raise InputError(*(f"{path}: {mistake_in(mistake)}" for mistake in error.errors())) from None
-    for kind in ("row", "name"):
-        values = [value for entry in names.of_rows() if (value := getattr(entry, kind))]
-        if twice := [value for index, value in enumerate(values) if value in values[:index]]:
-            raise InputError(f"{path}: {kind} = {shown(twice[0])}: stands there twice; change one")
     known = [row.name for row in sweep.rows]
-    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
-    if twice := [name for name in renamed.values() if name in set(known) - renamed.keys()]:
-        raise InputError(f"{path}: name = {shown(twice[0])}: is the name of another row; choose another")
     unknown = [entry.row for entry in names.of_rows() if entry.row not in known]
     wrong = [f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown]
     if wrong and is_changed and given is None:
         warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
         return None
-    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]:
+    wrong += [*_taken_names(names, known), *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]
+    if wrong:
         raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
+
+
+def _taken_names(names: RowNames, known: Sequence[str]) -> Iterator[str]:
+    """What is wrong with names that other rows have."""
+    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
+    for name in renamed.values():
+        if name in set(known) - renamed.keys():
+            yield f"name = {shown(name)}: is the name of another row; choose another"
 
 
 def _mistakes_of_numbers(names: RowNames, measure: Measure) -> Iterator[str]:
@@ -150,12 +161,11 @@ def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
     return headings | ({len(named): "Others"} if headings and len(named) < len(rows) else {})
 
 
-def printed_table(sweep: Sweep, names: RowNames, split: str) -> PublishedTable | None:
+def printed_table(sweep: Sweep, names: RowNames, split: str, metric: str) -> PublishedTable | None:
     """The numbers that others have printed for rows of the sweep, as a table.
 
     Those of this set, or else those of the test set; None where there are none of either.
     """
-    metric = task_of(sweep.base.data).measure.name
     base = None if sweep.base_row is None else sweep.rows[sweep.base_row].name
     for of_set in (split, "test"):
         rows = [

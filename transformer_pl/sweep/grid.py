@@ -80,6 +80,7 @@ class GridCommand(SweepCommand):
     """The command on a grid; with --retune it plans and trains twice."""
 
     refused: Mapping[int, str] = {}  # by row that --skip-broken leaves out: which laws it breaks
+    notes: Sequence[str] = ()  # what the laws have seen of parts that pass, which stands under the table, too
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
@@ -105,7 +106,8 @@ class GridCommand(SweepCommand):
             lines.append(workers.describe(len(missing)))
         if options.plan and (found := difference_found(plan)):
             lines.append(found)
-        lines += dict.fromkeys(note for found in checked for note in found.notes)
+        self.notes = list(dict.fromkeys(note for found in checked for note in found.notes))
+        lines += self.notes
         lines += [f"refused: {sweep.rows[row].name}: {why}" for row, why in self.refused.items()]
         for line in lines:
             say(self.console, line)
@@ -137,7 +139,8 @@ class GridCommand(SweepCommand):
         queue, configs = GridQueue(missing, plan.estimates), [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
-        self.write_plan(as_json(plan) | ({} if self.options.retune else {"tested": self.tested(plan)}))
+        tested = {} if self.options.retune else {"tested": self.tested(plan)}
+        self.write_plan(as_json(plan) | {"notes": self.notes} | tested)
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         for planned in plan.trials:
             if planned.row in self.refused and not planned.trial.result():

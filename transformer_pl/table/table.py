@@ -14,26 +14,86 @@ The values of a row are those of its seeds, or of other repetitions that are ind
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from transformer_pl.table.columns import all_columns
 from transformer_pl.table.formats import Table
+from transformer_pl.table.moderation import Prior
 from transformer_pl.table.notes import name_of_base, no_differences, summary, table_notes
 from transformer_pl.table.rows import About, Contrast, Measure, Row, base_of, difference
-from transformer_pl.table.statistics import compare_samples
+from transformer_pl.table.statistics import (
+    Estimate,
+    Sample,
+    are_comparable,
+    correct,
+    estimate,
+    is_constant,
+    is_outlier,
+    is_rounding,
+    seed_prior,
+    shares_weights,
+)
 
 
 def compare(rows: Sequence[Row], measure: Measure, base: Row | None) -> list[Contrast]:
-    """Each row beside base, with one correction for all of them. base: one of the rows; None: there are no tests."""
-    samples = [row.samples.get(measure.key) for row in rows]
-    may = [base is not None and row.dataset == base.dataset for row in rows]
-    if measure.of_tokens:
-        may = [same and base is not None and row.has_tokens_of(base) for row, same in zip(rows, may, strict=True)]
-    place = None if base is None else rows.index(base)
+    """Each row beside base, with one correction for all of them. base: one of the rows; None: there are no tests.
+
+    Differences are tested by t, with variances that are moderated over the rows if these are enough (see
+    moderation.py). If each row has one seed, the test is of these very trainings on other sentences. p-values and
+    intervals hold for all rows together (see `correct`).
+
+    A row has no estimate of its difference from base if it was measured on other sentences, or on other tokens where
+    the measure depends on them. It has none either if one of the two has one seed and the other several, because one
+    seed does not show how far a row spreads; if it equals base to rounding in every seed (`is_rounding`); or if the
+    difference has no variance at all.
+
+    Rows that share the weights of base are compared with it within each seed. Their trainings are those of base, so
+    they do not count once more for the other rows' variances.
+    """
+    samples: dict[Row | None, Sample] = {row: one for row in rows if (one := row.samples.get(measure.key))}
+    of_base, most = samples.get(base), measure.highest - measure.lowest
+    sharing = {row for row, one in samples.items() if of_base and row is not base and shares_weights(one, of_base)}
+    prior = seed_prior([one for row, one in samples.items() if row not in sharing])
+    tested = [row for row in rows if of_base and row in samples and _are_comparable(row, base, measure)]
+    found = correct([samples[row] for row in tested], of_base, prior, most) if of_base else []
+    changes = dict(zip(tested, found, strict=True))
     contrasts = []
-    for row, found in zip(rows, compare_samples(samples, place, measure.lowest, measure.highest, may), strict=True):
-        value = difference(row, base, measure.key)
-        contrasts.append(Contrast(row, measure, value, *(found or ())))
+    for row in rows:
+        contrast = Contrast(row, measure, difference(row, base, measure.key))
+        if row in samples:
+            contrast = _with_statistics(contrast, samples[row], of_base, prior, *changes.get(row, (None, None)))
+        contrasts.append(contrast)
     return contrasts
+
+
+def _are_comparable(row: Row, base: Row | None, measure: Measure) -> bool:
+    """Whether a row of which enough is known is tested against base."""
+    if base is None or row is base or row.dataset != base.dataset:
+        return False
+    has_tokens = not measure.of_tokens or row.has_tokens_of(base)
+    return has_tokens and are_comparable(row.samples[measure.key], base.samples[measure.key])
+
+
+def _with_statistics(
+    contrast: Contrast,
+    own: Sample,
+    of_base: Sample | None,
+    prior: Prior | None,
+    change: Estimate | None,
+    p_value: float | None,
+) -> Contrast:
+    """The contrast with what its samples tell. change: the difference from base; None for a row that is not tested."""
+    mean, measure = estimate(own, prior), contrast.measure
+    return replace(
+        contrast,
+        mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
+        estimate=None if p_value is None else change,
+        p_value=p_value,
+        is_outlier=is_outlier(own, prior),
+        shares_weights=bool(of_base and p_value is not None and shares_weights(own, of_base)),
+        is_rounding=bool(of_base and change and is_rounding([(1, own), (-1, of_base)])),
+        is_constant=is_constant(own),
+    )
 
 
 def make_table(rows: Sequence[Row], about: About) -> Table:
