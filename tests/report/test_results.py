@@ -64,7 +64,7 @@ def tables():
             yield scale, file, seeds, {name: cells for name, _, *cells in zip(*lines, strict=True)}
 
 
-def shipped_table(finished, tmp_path, scale, file, seeds):
+def shipped_table(finished, tmp_path, scale, file, seeds, folder=None):
     """The table of a shipped sweep file from its archived trials."""
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
@@ -73,7 +73,7 @@ def shipped_table(finished, tmp_path, scale, file, seeds):
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "not trained")]
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
-    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)))[0]
+    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)), folder)[0]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,14 @@ def test_every_table_compiles_as_latex(finished, tmp_path):
     words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
     assert done.returncode == 0 and "Missing character" not in done.stdout, done.stdout[-2000:]
+
+
+def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
+    folder = tmp_path / "sweeps" / "any"
+    for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
+        made = shipped_table(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None, folder)
+        said = [note for note in made.notes if "All of these rows" in note]
+        assert all(larger in note for note in said) and len(said) == bool(larger)
 
 
 def test_each_trial_is_of_a_table(finished):
