@@ -22,10 +22,9 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from transformer_pl.config import Section
 from transformer_pl.config.types import NoBool, mistake_in
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.published import PublishedRow, PublishedTable
 from transformer_pl.runtime.errors import InputError, shown, suggestion, warn
 from transformer_pl.runtime.files import read_yaml
-from transformer_pl.table.rows import Row
+from transformer_pl.table.rows import Printed, PrintedTable, Row, decimals_of
 from transformer_pl.task import Measure, task_of
 
 
@@ -161,25 +160,21 @@ def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
     return headings | ({len(named): "Others"} if headings and len(named) < len(rows) else {})
 
 
-def printed_table(sweep: Sweep, names: RowNames, split: str, metric: str) -> PublishedTable | None:
-    """The numbers that others have printed for rows of the sweep, as a table.
+def printed_numbers(
+    names: RowNames, base: str | None, split: str, metric: str
+) -> tuple[dict[str, Printed], PrintedTable | None]:
+    """The numbers that others have printed, by the name of the row, and where they are from.
 
-    Those of this set, or else those of the test set; None where there are none of either.
+    Those of this set, or else those of the test set; none where there are none of either. base: the name of base.
     """
-    base = None if sweep.base_row is None else sweep.rows[sweep.base_row].name
     for of_set in (split, "test"):
-        rows = [
-            PublishedRow(
-                label="base" if entry.row == base else "",
-                row=entry.row,
-                score=one.numbers.get(metric),
-                ppl=one.numbers.get("ppl"),
-                source=one.source or names.source,
-            )
+        numbers = {
+            entry.row: Printed("", one.numbers.get(metric), one.numbers.get("ppl"), source=one.source or names.source)
             for entry in names.of_rows()
             if (one := entry.published) and one.split == of_set
-        ]
-        if rows:
-            sources = ", ".join(dict.fromkeys(row.source for row in rows))
-            return PublishedTable(source=sources, hub="", split=of_set, rows=rows)
-    return None
+        }
+        if numbers:
+            source = ", ".join(dict.fromkeys(one.source for one in numbers.values()))
+            of_base, decimals = numbers.get(base or ""), decimals_of(numbers.values())
+            return numbers, PrintedTable(source, of_base, of_set, decimals, is_paper=False, has_base=bool(of_base))
+    return {}, None

@@ -3,7 +3,6 @@
 Behind `sweep_rows` nobody sees a config, a trial or a task.
 """
 
-import itertools
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ import numpy as np
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.published import PublishedTable
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.columns import differing_keys
 from transformer_pl.table.notes import FEWEST_SENTENCES
@@ -58,17 +56,15 @@ def of_measure(measure: Measure) -> Metric:
 
 
 def sweep_rows(
-    sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val", paper: PublishedTable | None = None
+    sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val", printed: Sequence[Printed | None] | None = None
 ) -> list[Row]:
-    """The rows of a sweep, as far as their results are there. paper: the printed table that they stand beside."""
+    """The rows of a sweep, as far as their results are there. printed: the numbers that stand beside each."""
     trials: list[list[PlannedTrial]] = [[] for _ in sweep.rows]
     for one in planned:
         trials[one.row].append(one)
-    configs, names = [row.configs[0] for row in sweep.rows], [row.name for row in sweep.rows]
-    published = paper.find_all(configs, names, sweep.base) if paper else itertools.repeat(None)
     return [
-        read_row(row.name, config, seeds, split, printed.printed if printed else None, same_row(config, sweep.base))
-        for row, config, seeds, printed in zip(sweep.rows, configs, trials, published, strict=False)
+        read_row(row.name, row.configs[0], seeds, split, numbers, same_row(row.configs[0], sweep.base))
+        for row, seeds, numbers in zip(sweep.rows, trials, printed or [None] * len(trials), strict=True)
     ]
 
 

@@ -13,12 +13,23 @@ from transformer_pl.plan.options import SHIPPED
 from transformer_pl.plan.plan import PlannedTrial, tested_by
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.report.published import PublishedTable, paper_table
-from transformer_pl.report.row_names import RowNames, arranged, headings_of, printed_table
+from transformer_pl.report.row_names import RowNames, arranged, headings_of, printed_numbers
 from transformer_pl.report.rows import sweep_rows
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.formats import Table
 from transformer_pl.table.notes import change_note
-from transformer_pl.table.rows import SETS, About, Measure, PrintedTable, Row, Training, in_order, together, with_base
+from transformer_pl.table.rows import (
+    SETS,
+    About,
+    Measure,
+    Printed,
+    PrintedTable,
+    Row,
+    Training,
+    in_order,
+    together,
+    with_base,
+)
 from transformer_pl.table.table import make_table
 from transformer_pl.task import Task, task_of
 from transformer_pl.trials.identity import row_identity
@@ -55,8 +66,12 @@ def rows_and_about(
     """The rows of sweeps as those of one table, in their order, and what the table is of."""
     (sweep, _), names = grids[0], choice.names
     task = task_of(sweep.base.data)
-    paper = _published(sweep, choice, task)
-    tables = {one.name: sweep_rows(one, planned, choice.split, paper) for one, planned in grids}
+    paper = _paper(sweep, choice, task)
+    by_name, printed = _printed(sweep, choice, paper, task.measure.name)
+    tables = {}
+    for one, planned in grids:
+        numbers = paper.beside(one) if paper else [by_name.get(row.name) for row in one.rows]
+        tables[one.name] = sweep_rows(one, planned, choice.split, numbers)
     rows = together(tables) if len(grids) > 1 else tables[sweep.name]
     rows = with_base(rows, choice.base, f" of {sweep.name}")
     rows = arranged(rows, names) if names else rows
@@ -81,7 +96,7 @@ def rows_and_about(
         split=choice.split,
         unit="sentences" if task.has_source else f"{task.unit}s",
         margins={} if choice.margin is None else {measure.key: choice.margin},
-        printed=_printed(sweep.base, paper, rows, choice) if paper else None,
+        printed=printed and _with_reference(printed, rows, choice.split),
         training=_training(sweep.base, paper, task.text),
         added=_added(grids, task.unit, folder),
         headings=headings_of(rows, names) if names else {},
@@ -96,31 +111,33 @@ def _signatures(rows: Sequence[Row]) -> str:
     return " and ".join(dict.fromkeys(signature for row in rows for signature in row.signatures))
 
 
-def _published(sweep: Sweep, choice: Choice, task: Task) -> PublishedTable | None:
-    """The printed table beside the rows: that of the user's names, if they have numbers, or else the task's."""
+def _paper(sweep: Sweep, choice: Choice, task: Task) -> PublishedTable | None:
+    """The paper's table that stands beside the rows, unless the user's names have numbers."""
     if choice.names and any(entry.published for entry in choice.names.rows):
-        paper = None if choice.paper is False else printed_table(sweep, choice.names, choice.split, task.measure.name)
-    else:
-        paper = paper_table(sweep.base.data, task.published, sweep.name, choice.paper)
+        return None
+    paper = paper_table(sweep.base.data, task.published, sweep.name, choice.paper)
     return None if paper and paper.split != choice.split == "test" else paper  # its scores are of the validation set
 
 
-def _printed(base: Config, paper: PublishedTable, rows: Sequence[Row], choice: Choice) -> PrintedTable:
-    """Where printed numbers are from, and what their differences are to."""
-    reference = next((row for row in rows if row.is_reference), None)
-    of_base = reference.printed if reference else (paper.base.printed if paper.base else None)
-    scaled = any(getattr(base.model, factor) != 1 for factor in ("width", "depth"))
-    differs_in = (["data"] if base.data.hub != paper.hub else []) + (["sizes"] if scaled else [])
-    return PrintedTable(
-        paper.source,
-        of_base if paper.split == choice.split else None,  # ours are of another set
-        paper.split,
-        paper.decimals,
-        [row.printed for row in paper.others],
-        paper.hub != "",
-        differs_in,
-        paper.base is not None,
-    )
+def _printed(
+    sweep: Sweep, choice: Choice, paper: PublishedTable | None, metric: str
+) -> tuple[dict[str, Printed], PrintedTable | None]:
+    """The printed numbers of the user's names, and where the numbers beside the rows are from."""
+    model, data = sweep.base.model, sweep.base.data
+    if paper:
+        scaled = model.width != 1 or model.depth != 1
+        differs_in = (["data"] if data.hub != paper.hub else []) + (["sizes"] if scaled else [])
+        return {}, paper.printed._replace(differs_in=differs_in)
+    if choice.names is None or choice.paper is False:
+        return {}, None
+    base = None if sweep.base_row is None else sweep.rows[sweep.base_row].name
+    return printed_numbers(choice.names, base, choice.split, metric)
+
+
+def _with_reference(printed: PrintedTable, rows: Sequence[Row], split: str) -> PrintedTable:
+    """The printed table whose differences are to the row that --base names, if it names one; and only beside ours."""
+    base = next((row.printed for row in rows if row.is_reference), printed.base)
+    return printed._replace(base=base if printed.split == split else None)  # else ours are of another set
 
 
 def _training(config: Config, paper: PublishedTable | None, text: str) -> Training:

@@ -87,7 +87,7 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes = figure.subplots()
     centres, measure = heights.cumsum() - heights / 2, contrasts[0].measure.title
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
-    faces = [COLOURS[1] if one.is_found else "white" for one in scores]
+    faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)

@@ -5,7 +5,7 @@ A row holds arrays and names alone. Whoever has some can make a table of them: s
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -71,6 +71,11 @@ class PrintedTable(NamedTuple):
     def name(self) -> str:
         """What its columns are called after: the paper, or else where the numbers are from."""
         return "paper" if self.is_paper else self.source.partition(",")[0]
+
+
+def decimals_of(numbers: Iterable[Printed]) -> int:
+    """How many decimals their scores are printed with."""
+    return max((len(f"{one.score}".partition(".")[2]) for one in numbers if one.score is not None), default=1)
 
 
 class Ending(Protocol):
