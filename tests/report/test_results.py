@@ -13,6 +13,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
@@ -64,8 +65,8 @@ def tables():
             yield scale, file, seeds, {name: cells for name, _, *cells in zip(*lines, strict=True)}
 
 
-def shipped_table(finished, tmp_path, scale, file, seeds, folder=None):
-    """The table of a shipped sweep file from its archived trials."""
+def shipped_grid(finished, tmp_path, scale, file, seeds):
+    """A shipped sweep file with its archived trials."""
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
     for number, row in enumerate(sweep.rows):
@@ -73,7 +74,13 @@ def shipped_table(finished, tmp_path, scale, file, seeds, folder=None):
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "not trained")]
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
-    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)), folder)[0]
+    return sweep, planned
+
+
+def shipped_table(finished, tmp_path, scale, file, seeds):
+    """The table of a shipped sweep file from its archived trials."""
+    sweep, planned = shipped_grid(finished, tmp_path, scale, file, seeds)
+    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)))[0]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +109,8 @@ def test_every_table_compiles_as_latex(finished, tmp_path):
 def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
     folder = tmp_path / "sweeps" / "any"
     for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        made = shipped_table(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None, folder)
-        said = [note for note in made.notes if "All of these rows" in note]
+        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], folder)
+        said = [note for note in notes if "All of these rows" in note]
         assert all(larger in note for note in said) and len(said) == bool(larger)
 
 

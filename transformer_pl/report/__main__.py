@@ -143,6 +143,7 @@ Report = tuple[Any, Table, Callable[[Path, str, Table], None]]  # the sweep, its
 
 def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
     from transformer_pl.report.row_names import read_row_names
+    from transformer_pl.report.sweep_notes import notes_of
     from transformer_pl.report.sweep_table import Choice, rows_and_about
     from transformer_pl.table.contrast_tables import factors_table, pairs_table
     from transformer_pl.table.table import make_table
@@ -155,7 +156,7 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     names = read_row_names(sweep, files[0], options.rows, bool(options.set)) if is_usual else None
     sweep = sweep._replace(name="+".join(dict.fromkeys(one.name for one, _ in grids)))
     choice = Choice(options.base, options.paper, margin, options.split, options.sort, names)
-    rows, about = rows_and_about(grids, choice, sweep_folder(sweep, options))
+    rows, about = rows_and_about(grids, choice, notes_of(grids, sweep_folder(sweep, options)))
 
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page

@@ -24,6 +24,7 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
 
+Grid = tuple[Sweep, Sequence[PlannedTrial]]
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 
 

@@ -167,11 +167,12 @@ class GridCommand(SweepCommand):
 
         names: of the file beside the sweep file.
         """
+        from transformer_pl.report.sweep_notes import notes_of
         from transformer_pl.report.sweep_table import Choice, table_of  # scipy takes half a second
 
         sweep, trials, _ = plan
         choice = Choice(base=self.options.base, paper=self.options.paper, names=names)
-        table, rows = table_of([(sweep, trials)], choice, self.folder)
+        table, rows = table_of([(sweep, trials)], choice, notes_of([(sweep, trials)], self.folder))
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
