@@ -8,8 +8,7 @@ from chance import drawn
 
 from transformer_pl.report.rows import LOSS, of_measure
 from transformer_pl.table.rows import About, Measure, Row
-from transformer_pl.table.statistics import samples_of
-from transformer_pl.table.table import make_table
+from transformer_pl.table.table import compare, make_table
 from transformer_pl.tasks.translation import Translation, bleu
 
 BLEU = Measure("val/bleu", "BLEU", 1, False, 0.0, 100.0, learned=1.0)
@@ -36,8 +35,19 @@ def sampled(name, sentences, weights=(), **more):
     """A row with the numbers of its sentences by seed (seeds, sentences, 12)."""
     scores = [float(bleu(one[:, :10].sum(0))) for one in sentences]
     metrics = {"val/bleu": of_measure(Translation.measure), "val/loss": LOSS}
-    samples = {key: samples_of([sentences], metric)[0]._replace(weights=weights) for key, metric in metrics.items()}
+    samples = {key: metric.sample(sentences)._replace(weights=weights) for key, metric in metrics.items()}
     return row(name, *scores, samples=samples, sentences=sentences.shape[1], **more)
+
+
+def comparisons(samples, base=0, measure=BLEU, same_dataset=()):
+    """What `compare` finds for rows with these samples; None where a row has none. base: the place of base."""
+    datasets = same_dataset or [True] * len(samples)
+    rows = [
+        Row(name="", samples={measure.key: one} if one else {}, dataset=dataset)
+        for one, dataset in zip(samples, datasets, strict=True)
+    ]
+    contrasts = compare(rows, measure, None if base is None else rows[base])
+    return [replace(one, row=None, difference=None) if one.is_known else None for one in contrasts]
 
 
 def measured_sentences(gaps, seeds=3, spread=0.02):

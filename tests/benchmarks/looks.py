@@ -14,10 +14,12 @@ import sys
 
 import numpy as np
 
-from transformer_pl.table.looks import Looks, look_at
+from transformer_pl.table.looks import Looks
+from transformer_pl.table.rows import Measure, Row
 from transformer_pl.table.statistics import Sample
+from transformer_pl.table.table import compare_at
 
-SENTENCES = 250
+SENTENCES, SCORE = 250, Measure("score", "score")
 
 
 def settings(rng: np.random.Generator) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -42,21 +44,24 @@ def simulate(rng, spreads: np.ndarray, truth: np.ndarray, looks: Looks) -> tuple
     rows, seeds = len(spreads), max(looks.seeds[-1], looks.base_seeds[-1])
     by_sentence = rng.normal(0, 8, SENTENCES) + rng.normal(0, 0.25 * np.sqrt(SENTENCES / 2), (rows, 1, SENTENCES))
     by_seed = spreads[:, None, None] * rng.normal(size=(rows, seeds, 1)) + rng.normal(0, 1, (rows, seeds, SENTENCES))
-    samples = [Sample(y.mean(1), y) for y in truth[:, None, None] + by_sentence + by_seed]
-    last, found, hold = [len(looks.seeds) - 1] * rows, np.zeros(rows, bool), True
+    table = [
+        Row(name=str(i), samples={"score": Sample(y.mean(1), y)}, is_base=not i)
+        for i, y in enumerate(truth[:, None, None] + by_sentence + by_seed)
+    ]
+    last, found, hold = {row.name: len(looks.seeds) - 1 for row in table}, np.zeros(rows, bool), True
     still = set(range(1, rows))
     for look in range(len(looks.seeds)):
-        for i, one in enumerate(look_at(samples, 0, looks, look, last)):
-            if one is None or one.difference is None:
+        for i, one in enumerate(compare_at(looks, look, table, SCORE, table[0], last)):
+            if one.estimate is None:
                 continue
-            low, high = one.difference.interval()
+            low, high = one.estimate.interval()
             hold &= bool(low <= truth[i] <= high)
-            if i in still and (verdict := looks.verdict(look, one.difference, one.p_value)) != "open":
-                last[i], found[i] = look, verdict == "found"
+            if i in still and (verdict := looks.verdict(look, one.estimate, one.p_value)) != "open":
+                last[one.row.name], found[i] = look, verdict == "found"
                 still.remove(i)
         if not still:
             break
-    trained = looks.base_seeds[look] + sum(looks.seeds[last[i]] for i in range(1, rows))
+    trained = looks.base_seeds[look] + sum(looks.seeds[last[row.name]] for row in table[1:])
     differs = truth != 0
     return bool(found[~differs][1:].any()), hold, float(found[differs].mean()) if differs.any() else np.nan, trained
 

@@ -11,6 +11,8 @@ import pytest
 import tiny_trials
 from helpers import a_result, little_text, write_sweep
 
+from transformer_pl.laws.checks import Checks
+from transformer_pl.laws.law import Found
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
@@ -19,6 +21,7 @@ from transformer_pl.report.runs import runs_rows
 from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.files import write_json
 from transformer_pl.sweep import __main__ as sweep_command
+from transformer_pl.sweep import grid
 from transformer_pl.table.table import make_table
 from transformer_pl.tasks.translation import Translation
 
@@ -404,3 +407,18 @@ def test_the_sweep_command_uses_the_names_and_refuses_wrong_ones_before_it_start
     names.write_text(NAMES.replace("h=4", "h=5"))
     code, out, err = tiny_trials.ended(sweep_command.main, *words)
     assert code == 2 and "did you mean h=4" in err and "four" not in out
+
+
+def test_what_a_plan_notes_of_a_part_stands_under_its_table(folder, tmp_path, monkeypatch):
+    """In that of the sweep command, and of the report, which makes no plan. It says what a law has seen of a part."""
+    found = Found("data.tokenizer = mine.Lower", "its_tokens_become_text", "", "", "holds", "its case is lost")
+    monkeypatch.setattr(grid, "checks_of", lambda configs, *_: [Checks((found,)) for _ in configs])
+    for file in ("one.yaml", "two.yaml"):
+        shutil.copy(folder / file, tmp_path)
+    words = [tmp_path / "one.yaml", f"--runs={folder / 'runs'}"]
+    code, out, err = tiny_trials.ended(sweep_command.main, *words)
+    noted = "mine.Lower: its case is lost."
+    assert code == 0 and noted in out, err
+    _, out, _ = tiny_trials.ended(report.main, *words, "--format=md")
+    _, other, _ = tiny_trials.ended(report.main, tmp_path / "two.yaml", words[1], "--format=md")
+    assert noted in out and noted not in other

@@ -1,6 +1,8 @@
 """The tables of sweeps/README.md are those of the trials in sweeps/results."""
 
 import re
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import Identity
@@ -62,10 +65,8 @@ def tables():
             yield scale, file, seeds, {name: cells for name, _, *cells in zip(*lines, strict=True)}
 
 
-@pytest.mark.parametrize(
-    ("scale", "file", "seeds", "printed"), [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in tables()]
-)
-def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, printed):
+def shipped_grid(finished, tmp_path, scale, file, seeds):
+    """A shipped sweep file with its archived trials."""
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
     planned, no_text = [], Prepared(tmp_path)
     for number, row in enumerate(sweep.rows):
@@ -73,11 +74,44 @@ def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, p
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "not trained")]
             planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
-    own, names = read_row_names(sweep, ROOT / file, None), printed.pop("row")
-    table, _ = table_of([(sweep, planned)], Choice(names=own))
-    columns = {column.name: column.cells for column in table.columns}
+    return sweep, planned
+
+
+def shipped_table(finished, tmp_path, scale, file, seeds):
+    """The table of a shipped sweep file from its archived trials."""
+    sweep, planned = shipped_grid(finished, tmp_path, scale, file, seeds)
+    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)))[0]
+
+
+@pytest.mark.parametrize(
+    ("scale", "file", "seeds", "printed"), [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in tables()]
+)
+def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, printed):
+    table = shipped_table(finished, tmp_path, scale, file, seeds)
+    names, columns = printed.pop("row"), {column.name: column.cells for column in table.columns}
     assert f"Δ {table.contrasts[0].measure.title}" in printed and {name: columns[name] for name in printed} == printed
     assert all(title.startswith(name) for name, title in zip(names, columns["row"], strict=True))
+
+
+@pytest.mark.slow
+def test_every_table_compiles_as_latex(finished, tmp_path):
+    if not shutil.which("pdflatex"):
+        pytest.skip("no pdflatex: apt-get install texlive-latex-base")
+    made = [shipped_table(finished, tmp_path, *place) for *place, _ in tables()]
+    text = "\n".join(rf"{table.latex()}\clearpage" for table in made)
+    page = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{text}\end{{document}}"
+    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
+    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
+    assert done.returncode == 0 and "Missing character" not in done.stdout, done.stdout[-2000:]
+
+
+def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
+    folder = tmp_path / "sweeps" / "any"
+    for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
+        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], folder)
+        said = [note for note in notes if "All of these rows" in note]
+        assert all(larger in note for note in said) and len(said) == bool(larger)
 
 
 def test_each_trial_is_of_a_table(finished):

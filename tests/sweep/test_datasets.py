@@ -11,7 +11,7 @@ from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.sweep_table import table_of
+from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
 
@@ -63,10 +63,8 @@ def test_evaluation_pairs_that_a_model_may_know_are_told(folder, console, tmp_pa
     assert "2 of the 6 val pairs" in lines(folder, console, tmp_path, train_pairs=59)[0]
     sweep = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets={"data.path": str(folder), "data.vocab_size": "300"})
     trials = plan_trials(sweep, tmp_path)
-    assert not any(
-        one in note for note in table_of([(sweep, trials)])[0].notes for one in told
-    )  # it is not read for that
+    assert not any(one in note for note in notes_of([(sweep, trials)]) for one in told)  # it is not read for that
     prepare_datasets([trials[0].config.data], tmp_path, console)
     assert lines(folder, console, tmp_path) == [planned]
-    notes = " ".join(table_of([(sweep, plan_trials(sweep, tmp_path))])[0].notes)
+    notes = " ".join(notes_of([(sweep, plan_trials(sweep, tmp_path))]))
     assert all(one in notes for one in told)

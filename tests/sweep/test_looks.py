@@ -11,8 +11,8 @@ from helpers import a_result, write_sweep
 
 from transformer_pl.plan.plan import CostEstimate, Plan, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.looks import decide, needed, read_progress
-from transformer_pl.report.sweep_table import DEFAULT, table_of
+from transformer_pl.report.looks import as_seen, decide, read_progress
+from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.looks import LooksQueue
 from transformer_pl.tasks.translation import Translation, bleu
@@ -45,7 +45,7 @@ def train(planned, state="done", noise=0):
 def queue_of(sweep, runs):
     trials = plan_trials(sweep, runs)
     plan = Plan(sweep, trials, {row: CostEstimate(Cost(1, 1.0), None) for row in range(len(sweep.rows))})
-    missing = [one for one in needed(sweep, trials, runs) if one.trial.needs_training()]
+    missing = [one for one in as_seen(sweep, trials, runs)[0] if one.trial.needs_training()]
     return LooksQueue(plan, missing, runs, None)
 
 
@@ -73,7 +73,8 @@ def test_rows_that_are_decided_get_no_more_seeds(sweep, tmp_path):
         assert sum(name.startswith(f"{row} ") for name in trained) == (4 if verdict == "open" else 2)
     assert len(trained) == len({*trained})
     assert {f"base s{seed}" for seed in range(1, 5)} <= {*trained}
-    table, _ = table_of([(sweep, plan_trials(sweep, tmp_path))], DEFAULT, tmp_path)
+    trials, looked_at = as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path)
+    table, _ = table_of([(sweep, trials)], looked_at=looked_at)
     (found,) = [one for one in table.contrasts if one.row.name == "h=16"]
     assert found.is_found and len(found.scores) == 2
     assert run(queue_of(sweep, tmp_path)) == []  # the same command again

@@ -6,11 +6,11 @@ from chance import drawn
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import t as student
 
-from transformer_pl.table.looks import LookedAt, Looks, compare_at_looks, look_at
+from transformer_pl.table.looks import LookedAt, Looks
 from transformer_pl.table.moderation import SeedVariance
 from transformer_pl.table.rows import About, Measure, Row
-from transformer_pl.table.statistics import Estimate, compare_samples, difference, sample
-from transformer_pl.table.table import make_table
+from transformer_pl.table.statistics import Estimate, difference, first_seeds, sample
+from transformer_pl.table.table import compare, compare_at, make_table
 from transformer_pl.tasks.translation import bleu
 
 ALPHA = 0.05
@@ -93,34 +93,52 @@ def test_verdicts():
     assert looks.verdict(0, none, 0.9, margin=1.0) == "unlikely"
 
 
-def rows_of(seeds, base_seeds, gaps):
+MEASURE = Measure("val/bleu", "BLEU", highest=100.0)
+
+
+def samples_of(seeds, base_seeds, gaps):
     rng = np.random.default_rng(3)
     numbers = drawn(rng, len(gaps) + 1, base_seeds, 120, 0.05, gap=[0.0, *gaps])
     return [sample(numbers[0], bleu), *(sample(one[:seeds], bleu) for one in numbers[1:])]
 
 
+def rows_of(samples):
+    """Rows base, 1, 2, ... with these samples."""
+    return [
+        Row(
+            name=str(i or "base"),
+            values={"val/bleu": list(one.scores)},
+            samples={"val/bleu": one},
+            is_base=not i,
+            states=["done"] * len(one.scores),
+        )
+        for i, one in enumerate(samples)
+    ]
+
+
+def seen_at(looks, look, rows, last):
+    return compare_at(looks, look, rows, MEASURE, rows[0], last)
+
+
 def test_a_look_sees_its_own_seeds_alone():
     """The last look is the usual comparison at its own level; an earlier one does not know what comes after it."""
-    looks, samples = Looks.of((2, 3, 5), 10, 5), rows_of(5, 10, [0, 0.1, 0.2, 0.3, 0.6])
-    last = [2] * 6
-    usual = compare_samples(samples, 0, level=1 - looks.levels[2])
-    for one, other in zip(look_at(samples, 0, looks, 2, last), usual, strict=True):
+    looks, samples = Looks.of((2, 3, 5), 10, 5), samples_of(5, 10, [0, 0.1, 0.2, 0.3, 0.6])
+    rows = rows_of(samples)
+    last = {row.name: 2 for row in rows}
+    usual = compare(rows, MEASURE, rows[0], level=1 - looks.levels[2])
+    for one, other in zip(seen_at(looks, 2, rows, last), usual, strict=True):
         assert one.p_value == other.p_value
-        assert (one.difference and one.difference.level) == (other.difference and other.difference.level)
-    first = [
-        row._replace(scores=row.scores[:n], pseudo=row.pseudo[:n])
-        for row, n in zip(samples, [4] + [2] * 5, strict=True)
-    ]
-    assert [one.p_value for one in look_at(samples, 0, looks, 0, last)] == [
-        one.p_value for one in compare_samples(first, 0, level=1 - looks.levels[0])
-    ]
-    stopped = look_at(samples, 0, looks, 2, [2, 0, 2, 2, 2, 2])  # with the seeds that it has, among the others
-    assert stopped[1].difference.value == pytest.approx(samples[1].scores[:2].mean() - samples[0].scores.mean())
+        assert (one.estimate and one.estimate.level) == (other.estimate and other.estimate.level)
+    first = rows_of([first_seeds(row, count) for row, count in zip(samples, [4] + [2] * 5, strict=True)])
+    usual = compare(first, MEASURE, first[0], level=1 - looks.levels[0])
+    assert [one.p_value for one in seen_at(looks, 0, rows, last)] == [one.p_value for one in usual]
+    stopped = seen_at(looks, 2, rows, last | {"1": 0})  # with the seeds that it has, among the others
+    assert stopped[1].difference == pytest.approx(samples[1].scores[:2].mean() - samples[0].scores.mean())
 
 
 def test_rows_that_share_some_weights_are_compared_on_these():
     """Base has more seeds than a row that decodes its weights in another way: the pairs are not lost."""
-    base, row = rows_of(3, 6, [0.05])
+    base, row = samples_of(3, 6, [0.05])
     base = base._replace(weights=[f"w{i}" for i in range(6)])
     paired = difference(row._replace(weights=["w2", "w0", "w1"]), base)
     same_order = row._replace(scores=row.scores[[1, 2, 0]], pseudo=row.pseudo[[1, 2, 0]])
@@ -130,20 +148,14 @@ def test_rows_that_share_some_weights_are_compared_on_these():
 
 
 def test_a_table_shows_each_row_at_its_last_look():
-    measure, looks = Measure("val/bleu", "BLEU", highest=100.0), Looks.of((2, 4), 8, 2)
-    samples = rows_of(4, 8, [0.0, 0.5])
-    rows = [
-        Row(name=name, values={"val/bleu": list(one.scores)}, samples={"val/bleu": one}, is_base=not i, states=["done"])
-        for i, (name, one) in enumerate(zip(["base", "a", "b"], samples, strict=True))
-    ]
-    seen = LookedAt(looks, "val/bleu", {"a": [0.9, 0.8], "b": [looks.levels[0]]})
-    _, a, b = compare_at_looks(rows, measure, rows[0], seen)
-    assert b.is_found and not a.is_found
-    assert b.difference == pytest.approx(samples[2].scores[:2].mean() - samples[0].scores[:4].mean())
-    assert a.difference == pytest.approx(samples[1].scores.mean() - samples[0].scores.mean())
-    table = make_table(rows, About(measures=[measure], looked_at=seen))
-    assert [one.p_value for one in table.contrasts] == [None, a.p_value, b.p_value]
-    other = make_table(rows, About(measures=[measure], looked_at=seen._replace(metric="val/loss")))
+    looks, samples = Looks.of((2, 4), 8, 2), samples_of(4, 8, [0.0, 0.5])
+    rows = rows_of(samples)
+    seen = LookedAt(looks, "val/bleu", {"1": [0.9, 0.8], "2": [looks.levels[0]]})
+    _, one, two = make_table(rows, About(measures=[MEASURE], looked_at=seen)).contrasts
+    assert two.is_found and not one.is_found
+    assert two.difference == pytest.approx(samples[2].scores[:2].mean() - samples[0].scores[:4].mean())
+    assert one.difference == pytest.approx(samples[1].scores.mean() - samples[0].scores.mean())
+    other = make_table(rows, About(measures=[MEASURE], looked_at=seen._replace(metric="val/loss")))
     assert [one.p_value for one in other.contrasts] == [None] * 3  # the looks were not for this metric
 
 
@@ -151,16 +163,20 @@ def test_a_table_shows_each_row_at_its_last_look():
 def test_tables_that_are_looked_at_have_few_wrong_stars():
     """100 tables of five rows that do not differ: at 5 % more than 12 are wrong in 1 of 1,000 cases."""
     looks, rng = Looks.of((3, 5, 8), 16, 5), np.random.default_rng(11)
-    assert sum(has_star(looks, [sample(one, bleu) for one in drawn(rng, 6, 16, 60, 0.05)]) for _ in range(100)) <= 12
+    assert (
+        sum(has_star(looks, rows_of(sample(one, bleu) for one in drawn(rng, 6, 16, 60, 0.05))) for _ in range(100))
+        <= 12
+    )
 
 
-def has_star(looks, samples):
+def has_star(looks, rows):
     """Whether a row is found, where rows stop as they do in a sweep."""
-    last = [2] * len(samples)
+    last = {row.name: 2 for row in rows}
     for look in range(3):
-        for i, one in enumerate(look_at(samples, 0, looks, look, last)):
-            if i and last[i] == 2 and (verdict := looks.verdict(look, one.difference, one.p_value)) != "open":
-                if verdict == "found":
-                    return True
-                last[i] = look
+        for one in seen_at(looks, look, rows, last)[1:]:
+            verdict = looks.verdict(look, one.estimate, one.p_value) if last[one.row.name] == 2 else "open"
+            if verdict == "found":
+                return True
+            if verdict != "open":
+                last[one.row.name] = look
     return False

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import scipy.stats
 from chance import drawn
+from made_rows import comparisons
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from transformer_pl.config import Config
 from transformer_pl.report.rows import LOSS, loss, of_measure
 from transformer_pl.table import statistics as stats
+from transformer_pl.table.rows import Measure
 from transformer_pl.table.statistics import (
     Sample,
-    compare_rows,
     correct,
     difference,
     estimate,
@@ -26,6 +27,18 @@ from transformer_pl.tasks.translation import Translation, bleu
 
 pytestmark = pytest.mark.core
 METRIC = of_measure(Translation.measure)
+
+ANY = Measure("any", "any")
+
+
+def compare_rows(rows, base, metric, same_dataset=(), weights=()):
+    """What a table finds for rows of which the numbers of every sentence are known (seeds, n, 12)."""
+    samples = [None if row is None else metric.sample(row) for row in rows]
+    if weights:
+        samples = [one._replace(weights=ids) for one, ids in zip(samples, weights, strict=True)]
+    highest = 100.0 if metric is METRIC else math.inf
+    return comparisons(samples, base, Measure("any", "any", lowest=0.0, highest=highest), same_dataset)
+
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
 
@@ -80,13 +93,12 @@ def test_an_interval_ends_where_the_score_does():
     bad = row.copy()
     bad[1:, :, :8:2] = 0
     high, low = compare_rows([row, bad], 0, METRIC)
-    assert high.row_mean.interval()[1] == 100 and low.row_mean.interval()[0] == 0
-    assert high.row_mean._replace(lowest=-math.inf, highest=math.inf).interval()[1] > 100
+    assert high.mean.interval()[1] == 100 and low.mean.interval()[0] == 0
+    assert high.mean._replace(lowest=-math.inf, highest=math.inf).interval()[1] > 100
     assert (
-        low.difference.interval()[0] == -100
-        and low.difference._replace(lowest=-math.inf, highest=0).interval()[0] < -100
+        low.estimate.interval()[0] == -100 and low.estimate._replace(lowest=-math.inf, highest=0).interval()[0] < -100
     )
-    assert compare_rows([row], 0, LOSS)[0].row_mean.interval()[0] == 0  # nats: a perplexity of 1
+    assert compare_rows([row], 0, LOSS)[0].mean.interval()[0] == 0  # nats: a perplexity of 1
 
 
 def test_one_seed_has_no_variance_by_seeds():
@@ -105,7 +117,7 @@ def test_one_seed_is_not_compared_with_several(seeds, of_base, tested):
     nats = np.ones((2, 5, 50, 2))
     row, base = np.concatenate([rows, nats], -1)
     comparison = compare_rows([base[:of_base], row[:seeds]], 0, METRIC)[1]
-    assert (comparison.difference is not None) == (comparison.p_value is not None) == tested
+    assert (comparison.estimate is not None) == (comparison.p_value is not None) == tested
 
 
 @pytest.mark.parametrize("seeds", [(4, 0), (4, 2)], ids=["row", "difference"])
@@ -156,7 +168,7 @@ def test_p_values_are_corrected_for_the_rows_that_are_tested(seeds):
     assert [one.p_value for one in together[1:4]] == pytest.approx(expected)
     for row, one in zip(rows, together[1:], strict=False):
         alone = compare_rows([base, row], 0, METRIC)[1].p_value
-        assert alone == pytest.approx(one.difference.p_value, abs=1e-3) and alone <= one.p_value
+        assert alone == pytest.approx(one.estimate.p_value, abs=1e-3) and alone <= one.p_value
 
 
 def test_the_correction_is_dunnett_s_where_the_variances_are_certain():
@@ -198,14 +210,14 @@ def test_every_row_but_base_is_compared_wherever_base_stands():
     table = a_table(3, 2)
     for base in range(3):
         compared = compare_rows(table, base, METRIC)
-        assert [one.difference is None for one in compared] == [i == base for i in range(3)]
+        assert [one.estimate is None for one in compared] == [i == base for i in range(3)]
         for i, one in enumerate(compared):
             if i != base:
                 apart = sample(table[i][..., :10], bleu), sample(table[base][..., :10], bleu)
-                assert one.difference[:4] == difference(*apart)[:4]
+                assert one.estimate[:4] == difference(*apart)[:4]
     of_other_text = compare_rows(table, 0, METRIC, same_dataset=[True, False, False])
     for absent in (compare_rows(table, None, METRIC), compare_rows([None, *table], 0, METRIC)[1:], of_other_text):
-        assert all(one.row_mean and one.difference is None and one.p_value is None for one in absent)
+        assert all(one.mean and one.estimate is None and one.p_value is None for one in absent)
 
 
 def test_rows_on_other_references_are_not_compared():
@@ -214,7 +226,7 @@ def test_rows_on_other_references_are_not_compared():
     for column, compared in ((METRIC.reference_column - 1, True), (METRIC.reference_column, False)):
         other = row.copy()
         other[:, 3, column] += 1
-        assert (compare_rows([base, other], 0, METRIC)[1].difference is not None) == compared
+        assert (compare_rows([base, other], 0, METRIC)[1].estimate is not None) == compared
     assert base.shape[2] + METRIC.reference_column == 9 and LOSS.reference_column == -1
     row[1, 3, 0] = math.nan
     assert compare_rows([base, row], 0, METRIC)[1] is None
@@ -231,11 +243,9 @@ def test_rows_of_a_table_moderate_each_other_s_variance():
     compared = compare_rows(table, 0, METRIC)
     together = correct(samples[1:], samples[0], prior)
     assert [one.p_value for one in compared[1:]] == pytest.approx([p for _, p in together])
-    assert [one.row_mean for one in compared] == [
-        estimate(row, prior)._replace(lowest=0, highest=100) for row in samples
-    ]
+    assert [one.mean for one in compared] == [estimate(row, prior)._replace(lowest=0, highest=100) for row in samples]
     fewer = compare_rows([*table[:4], table[4][:1]], 0, METRIC)  # one seed tells nothing
-    assert all(one.row_mean.degrees_of_freedom for one in fewer)  # of t
+    assert all(one.mean.degrees_of_freedom for one in fewer)  # of t
 
 
 @pytest.mark.parametrize(("seeds", "rows"), [(3, 1), (3, 3), (2, 4), (5, 19)])
@@ -331,7 +341,7 @@ def test_all_intervals_of_a_table_hold_whoever_shares_weights(seeds, monkeypatch
         of_sentences = (rows[0] - rows[0].mean(1, keepdims=True)).mean(0)
         rows += [shared(rng, 0, seeds, 60, [])[0] + of_sentences for _ in range(4)]
         compared = compare_rows(rows, 0, LOSS, weights=weights)
-        ends = [one.difference.interval() for one in compared[1:]]
+        ends = [one.estimate.interval() for one in compared[1:]]
         covered += all(low <= gap <= high for (low, high), gap in zip(ends, truth, strict=True))
         assert [one.shares_weights for one in compared] == [False] + [True] * 6 + [False] * 4
     assert covered / tables >= 0.93
@@ -371,10 +381,10 @@ def test_rows_with_weights_of_their_own_are_compared_as_ever():
     assert compare_rows(table, 0, METRIC, weights=names) == without
     fewer = without_some(np.random.default_rng(1), table[0], 0.3)
     *others, last = compare_rows([*table, fewer], 0, METRIC, weights=[*names, names[0]])
-    assert last.shares_weights and len(last.difference.parts) == 1
+    assert last.shares_weights and len(last.estimate.parts) == 1
     for one, other in zip(without, others, strict=True):
-        assert one.row_mean == other.row_mean and one.is_outlier == other.is_outlier
-        assert one.difference is None or one.difference[:4] == other.difference[:4]
+        assert one.mean == other.mean and one.is_outlier == other.is_outlier
+        assert one.estimate is None or one.estimate[:4] == other.estimate[:4]
 
 
 def test_one_seed_that_shares_its_weights_is_tested_on_other_sentences():
@@ -422,10 +432,10 @@ def test_no_spread_and_one_sentence_are_no_errors():
     """Warnings are errors here. Where nothing varies, nothing is known of chance; nor is it by one sentence."""
     constant, other = np.full((2, 4, 12), 3.0), np.full((2, 4, 12), 3.0)
     other[:, :, 0] = 2.0  # of the n-grams that match
-    for row in stats.compare_rows([constant, other, constant], 0, METRIC):
-        assert row.is_constant and row.row_mean is row.difference is row.p_value is None
+    for row in compare_rows([constant, other, constant], 0, METRIC):
+        assert row.is_constant and row.mean is row.estimate is row.p_value is None
     for rows in ([constant[:, :1]] * 2, [constant[:1, :1]] * 2):
-        assert stats.compare_rows(rows, 0, METRIC) == [None, None]
+        assert compare_rows(rows, 0, METRIC) == [None, None]
 
 
 # --- What is no difference
@@ -442,9 +452,9 @@ def test_rows_that_differ_by_rounding_are_not_tested(seeds):
     base, one, other = (sample(row[:seeds, :, METRIC.columns], METRIC.score) for row in a_table(3, 3))
     for factor, is_rounding in ((1 + 1e-8, True), (1 + 1e-5, False)):
         near = Sample(base.scores * factor, base.pseudo * factor)
-        compared = stats.compare_samples([base, one, near, other], 0)
+        compared = comparisons([base, one, near, other], 0, ANY)
         assert [row.is_rounding for row in compared] == [False, False, is_rounding, False]
-        for known in (compared[2].difference, compared[2].p_value):
+        for known in (compared[2].estimate, compared[2].p_value):
             assert (known is None) == is_rounding
         together, alone = correct([one, near, other], base), correct([one, other], base)
         assert ([together[0], together[2]] == alone) == is_rounding
@@ -456,8 +466,8 @@ def test_where_other_rows_vary_a_row_without_spread_has_their_variance():
     rng = np.random.default_rng(3)
     rows = [of_seeds(rng.normal(mean, 0.5, 3)) for mean in range(6)]
     rows[1:1] = [of_seeds([50.0] * 3)]
-    constant = stats.compare_samples(rows, 0)[1]
-    assert constant.is_constant and constant.p_value < 0.05 and constant.row_mean.standard_error > 0
+    constant = comparisons(rows, 0, ANY)[1]
+    assert constant.is_constant and constant.p_value < 0.05 and constant.mean.standard_error > 0
 
 
 def test_the_order_of_rows_changes_no_number():
@@ -465,9 +475,9 @@ def test_the_order_of_rows_changes_no_number():
     rows = [of_seeds(rng.normal(mean, 0.7, 3)) for mean in (0, 0, 1, 1.5, 2, 0.5)]
     rows[1:1] = [rows[1]]  # two rows with the same numbers
     orders = [[0, *(1 + rng.permutation(len(rows) - 1))] for _ in range(4)]
-    expected = stats.compare_samples(rows, 0)
+    expected = comparisons(rows, 0, ANY)
     for order in orders:
-        assert stats.compare_samples([rows[i] for i in order], 0) == [expected[i] for i in order]
+        assert comparisons([rows[i] for i in order], 0, ANY) == [expected[i] for i in order]
     del rows[2]
     orders, weights = [rng.permutation(len(rows)) for _ in range(3)], rng.normal(size=(4, len(rows)))
     (expected, *others) = [

@@ -6,6 +6,7 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,14 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
     With --format html the page is written, and its path is returned in place of the table.
     """
     contents, of_page = [read_yaml(file) for file in files], options.format == "html" or options.wandb
-    make = _search_report if contents[0].get("method") in SEARCHES else _grid_report
-    sweep, table, draw_page = make(files, contents, options)
+    if contents[0].get("method") in SEARCHES:
+        from transformer_pl.search.table import search_report  # Optuna and torch take seconds
+
+        of_grids = f"is for the rows of a grid, but {files[0]} searches"
+        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort"], of_grids)
+        sweep, table, draw_page = search_report(files[0], contents[0], options)
+    else:
+        sweep, table, draw_page = _grid_report(files, contents, options)
     table, folder = table.chosen(options.columns) if options.columns else table, sweep_folder(sweep, options)
     title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
     if of_page:
@@ -135,21 +142,10 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
 Report = tuple[Any, Table, Callable[[Path, str, Table], None]]  # the sweep, its table, and what writes its page
 
 
-def _search_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
-    from transformer_pl.search.table import search_table  # Optuna and torch take seconds
-
-    search, results = _search(files[0], contents[0], options)
-
-    def draw_page(folder: Path, title: str, table: Table) -> None:
-        from transformer_pl.search.page import write_search_page
-
-        write_search_page(results, table, folder)
-
-    return search, search_table(results), draw_page
-
-
 def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> Report:
+    from transformer_pl.report.looks import as_seen
     from transformer_pl.report.row_names import read_row_names
+    from transformer_pl.report.sweep_notes import notes_of
     from transformer_pl.report.sweep_table import Choice, rows_and_about
     from transformer_pl.table.contrast_tables import factors_table, pairs_table
     from transformer_pl.table.table import make_table
@@ -162,7 +158,13 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     names = read_row_names(sweep, files[0], options.rows, bool(options.set)) if is_usual else None
     sweep = sweep._replace(name="+".join(dict.fromkeys(one.name for one, _ in grids)))
     choice = Choice(options.base, options.paper, margin, options.split, options.sort, names)
-    rows, about = rows_and_about(grids, choice, sweep_folder(sweep, options))
+    notes, looked_at = notes_of(grids, sweep_folder(sweep, options)), None
+    if len(grids) == 1:
+        _, looked_at = as_seen(*grids[0], sweep_folder(sweep, options))
+    rows, about = rows_and_about(grids, choice, notes, looked_at)
+    if any(one.looks for one, _ in grids) and not is_usual:
+        warn("the levels of looks are for differences from base in the usual table, so there are no tests here")
+        rows = [replace(row, samples={}) for row in rows]
 
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
@@ -184,9 +186,9 @@ def trial_records(file: Path, options: TableOptions, planned: bool = False) -> l
     """
     content = read_yaml(file)
     if content.get("method") in SEARCHES:
-        search, results = _search(file, content, options, planned)
-        labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
-        return [labels | record for record in results.records] if results else []
+        from transformer_pl.search.table import search_records  # Optuna and torch take seconds
+
+        return search_records(file, content, options, planned)
     from transformer_pl.report.rows import trial_records  # scipy takes half a second
 
     return trial_records(*_grid(file, content, options, planned))
@@ -194,7 +196,7 @@ def trial_records(file: Path, options: TableOptions, planned: bool = False) -> l
 
 def _grid(
     file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False
-) -> tuple[Sweep, list[PlannedTrial]]:
+) -> tuple[Sweep, Sequence[PlannedTrial]]:
     """The sweep of a grid's file, and its trials. With --retune each row is at the best of its tried points.
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
@@ -212,7 +214,11 @@ def _grid(
             rule = "every row must have been tried at every point"
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
-    trials = plan_trials(sweep, options.runs, corpus_of)
+    trials: Sequence[PlannedTrial] = plan_trials(sweep, options.runs, corpus_of)
+    if sweep.looks:
+        from transformer_pl.report.looks import as_seen  # scipy takes half a second
+
+        trials, _ = as_seen(sweep, trials, sweep_folder(sweep, options))
     if planned:
         return sweep, trials
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
@@ -223,22 +229,6 @@ def _grid(
     if missing := sum(planned_trial.trial.needs_training() for planned_trial in trials):
         warn(f"{missing} of {len(trials)} trials are missing{known}")
     return sweep, trials
-
-
-def _search(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:
-    from transformer_pl.search.results import SearchResults  # optuna takes a quarter of a second
-    from transformer_pl.search.study import find_study, search_from_options
-
-    of_report = ["margin", "pairs", "factors", "rows", "sort"] if isinstance(options, SweepReport) else []
-    refuse_options(
-        options, ["base", "paper", "looks", "base_seeds", *of_report], f"is for the rows of a grid, but {file} searches"
-    )
-    search = search_from_options(file, content, options)
-    study = find_study(search, sweep_folder(search, options), options.storage)
-    results = study and SearchResults(search, study, options.runs)
-    if not planned and not (results and results.records):
-        raise InputError(f"{file}: must have trials, but none was drawn yet; {REMEDY}")
-    return search, results
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A decision is a file beside plan.json. Whoever finds that all trials of a look h
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.rows import sweep_rows
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.table.looks import LookedAt, Looks, look_at
-from transformer_pl.table.rows import Measure
-from transformer_pl.table.statistics import RowComparison
+from transformer_pl.table.looks import LookedAt, Looks
+from transformer_pl.table.rows import Contrast, Measure
+from transformer_pl.table.table import compare_at
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
 
@@ -105,10 +105,12 @@ def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
     return Progress(sweep, looks, decisions)
 
 
-def needed(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path) -> list[PlannedTrial]:
-    """The trials of a sweep without those that its looks have made needless."""
+def as_seen(
+    sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path
+) -> tuple[Sequence[PlannedTrial], LookedAt | None]:
+    """The trials of a sweep without those that its looks have made needless, and what a table states of the looks."""
     progress = read_progress(sweep, folder)
-    return progress.trials(planned, progress.last) if progress else list(planned)
+    return (progress.trials(planned, progress.last), progress.looked_at) if progress else (planned, None)
 
 
 def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | None, folder: Path) -> bool:
@@ -121,18 +123,15 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    rows = sweep_rows(sweep, trials)
-    base = next(i for i, row in enumerate(rows) if row.is_base)
-    samples = [row.samples.get(measure.key) if row.done == len(row.states) else None for row in rows]
-    if samples[base] is None:
+    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
+    base = next(row for row in whole if row.is_base)
+    if measure.key not in base.samples:
         return False
-    stopped = [progress.stopped.get(row.name, look) for row in rows]
-    same = [row.dataset == rows[base].dataset for row in rows]
-    found = look_at(samples, base, looks, look, stopped, measure.lowest, measure.highest, same)
+    last = {row.name: progress.stopped.get(row.name, look) for row in whole}
     undecided = {
-        row.name: one
-        for row, one in zip(rows, found, strict=True)
-        if not row.is_base and row.name not in progress.stopped
+        one.row.name: one
+        for one in compare_at(looks, look, whole, measure, base, last)
+        if one.row is not base and one.row.name not in progress.stopped
     }
     decision = {
         "look": look + 1,
@@ -140,7 +139,7 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
         "base_seeds": looks.base_seeds[look],
         "level": looks.levels[look],
         "verdicts": {name: _verdict(looks, look, one, margin) for name, one in undecided.items()},
-        "p": {name: one and one.p_value for name, one in undecided.items()},
+        "p": {name: one.p_value for name, one in undecided.items()},
         "results": [one.identity.trial for one in trials],
     }
     with FileLock(folder / "lock"):
@@ -149,12 +148,12 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     return True
 
 
-def _verdict(looks: Looks, look: int, found: RowComparison | None, margin: float | None) -> str:
-    if found is None:
+def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
+    if not contrast.is_known:
         return "left out"  # a trial of it has failed or diverged
-    if found.difference is None or found.p_value is None:
-        return "equal" if found.is_rounding else "open"
-    return looks.verdict(look, found.difference, found.p_value, margin)
+    if contrast.estimate is None or contrast.p_value is None:
+        return "equal" if contrast.is_rounding else "open"
+    return looks.verdict(look, contrast.estimate, contrast.p_value, margin)
 
 
 def _path(folder: Path, look: int) -> Path:

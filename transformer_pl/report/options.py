@@ -140,8 +140,10 @@ class RunsReport(TableChoice):
 
 
 def _is_of_runs(word: str) -> bool:
-    """Whether a word of the command line names runs, and not a sweep file."""
-    return not word.startswith("-") and (Path(word).suffix.lower() in (".csv", ".tsv") or word.startswith(ONLINE_RUNS))
+    """Whether a word of the command line names runs, and not a sweep file, or is an option of theirs alone."""
+    if word.startswith("-"):
+        return word.partition("=")[0] == "--metric"
+    return Path(word).suffix.lower() in (".csv", ".tsv") or word.startswith(ONLINE_RUNS)
 
 
 def read_options(argv: list[str]) -> SweepReport | RunsReport:

@@ -1,6 +1,5 @@
 """Printed tables, such as the paper's, and which printed row stands beside a row of a sweep."""
 
-from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -9,9 +8,9 @@ from pydantic import Field
 
 from transformer_pl.config import Config, Data, Section, custom_components, nominal_sizes
 from transformer_pl.config.levels import SCALES, Level, resolve, scale_level
+from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.files import read_yaml
-from transformer_pl.table.rows import Printed
-from transformer_pl.task import task_of
+from transformer_pl.table.rows import Printed, PrintedTable, decimals_of
 
 FOLDER = Path(__file__).parent / "published"
 
@@ -21,8 +20,6 @@ class PublishedRow(Section):
 
     label: str
     differs: dict[str, Any] = {}
-    row: str = Field("", description="the name of the row that it stands beside, in place of `differs`")
-    source: str = Field("", description="where it was printed, if the rows of its table are from several places")
     ppl: float | None = None
     score: float | None = Field(None, description="BLEU, or what else the table is of")
     params: float | None = Field(None, description="in millions")
@@ -32,7 +29,7 @@ class PublishedRow(Section):
     def printed(self) -> Printed:
         """Its numbers, as a table has them."""
         params = None if self.params is None else round(self.params * 1e6)
-        return Printed(self.label, self.score, self.ppl, params, self.flops, self.source)
+        return Printed(self.label, self.score, self.ppl, params, self.flops)
 
     @cached_property
     def config(self) -> Config:
@@ -53,36 +50,29 @@ class PublishedTable(Section):
         """The printed row with this config's settings, whatever its scale; None if there is none."""
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
-    def find_all(
-        self, configs: Sequence[Config], names: Sequence[str], base: Config | None
-    ) -> list[PublishedRow | None]:
-        """The printed row beside each row of a sweep, which has a config and a name; None where there is none.
+    def beside(self, sweep: Sweep) -> list[Printed | None]:
+        """The printed numbers beside each row of a sweep; None where there are none.
 
-        In a table whose rows name those of the sweep, the names decide. Else the settings do: a printed row stands
-        once, beside the config that is trained as base is, or beside the first. A config that differs from base in its
-        data or in a component of its training then has no printed row.
+        A printed row stands once, beside the config that is trained as base is, or beside the first. A config that
+        differs from base in its data or in a component of its training has no printed row.
         """
-        if named := {row.row: row for row in self.rows if row.row}:
-            return [named.get(name) for name in names]
+        configs, base = [row.configs[0] for row in sweep.rows], sweep.base
         training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
         places = sorted(range(len(configs)), key=lambda place: _unmatched_settings(configs[place]) != training)
         for place in places:
             config = configs[place]
-            if base and (config.data, custom_components(config.optim)) != (base.data, custom_components(base.optim)):
+            if (config.data, custom_components(config.optim)) != (base.data, custom_components(base.optim)):
                 continue
             if (row := self.find(config)) and row not in shown.values():
                 shown[place] = row
-        return [shown.get(place) for place in range(len(configs))]
-
-    @cached_property
-    def decimals(self) -> int:
-        """How many decimals its scores are printed with."""
-        return max((len(f"{row.score}".partition(".")[2]) for row in self.rows if row.score is not None), default=1)
+        return [shown[place].printed if place in shown else None for place in range(len(configs))]
 
     @property
-    def base(self) -> PublishedRow | None:
-        """The row that its differences are to."""
-        return next((row for row in self.rows if row.label == "base"), None)
+    def printed(self) -> PrintedTable:
+        """Where its numbers are from, as a table says it."""
+        numbers, others = ([row.printed for row in rows] for rows in (self.rows, self.others))
+        base = next((one for one in numbers if one.label == "base"), None)
+        return PrintedTable(self.source, base, self.split, decimals_of(numbers), others)
 
 
 @cache
@@ -93,13 +83,12 @@ def read_published(name: str = "table3", languages: str = "en-de") -> PublishedT
     return PublishedTable.model_validate(table) if table else None
 
 
-def paper_table(data: Data, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
-    """The paper's table for a task: the one that a sweep is named after, such as table2, or else the task's own.
+def paper_table(data: Data, published: str | None, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
+    """The paper's table for a dataset: the one that a sweep is named after, such as table2, or else `published`.
 
-    None for a task that the paper has no table of, where `shown` is False, and by default where the dataset is the
-    user's own: a folder, or a dataset or a language that no shipped scale has.
+    published: the table of the dataset's task; None: the paper has none. There is none either where `shown` is False,
+    and by default where the dataset is the user's own: a folder, or a dataset or a language that no shipped scale has.
     """
-    published = task_of(data).published
     if not published or shown is False or (shown is None and not _is_shipped(data)):
         return None
     name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
@@ -113,10 +102,10 @@ def _is_shipped(data: Data) -> bool:
     return any(all(getattr(data, key) == getattr(shipped, key) for key in keys) for shipped in datasets)
 
 
-def _unmatched_settings(config: Config | None) -> dict[str, Any]:
+def _unmatched_settings(config: Config) -> dict[str, Any]:
     """The settings that are not matched to a printed row: those of the training."""
     others = ("seed", "model.", "trainer.", "optim.eps_ls")
-    return {key: value for key, value in config.flat().items() if not key.startswith(others)} if config else {}
+    return {key: value for key, value in config.flat().items() if not key.startswith(others)}
 
 
 def _matched_settings(config: Config) -> dict[str, Any]:

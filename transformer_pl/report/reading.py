@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from transformer_pl.runtime.errors import InputError, collect_errors, shown, sug
 from transformer_pl.runtime.files import read_text
 from transformer_pl.runtime.terminal import counted
 
-BASES = ("base", "baseline")  # names that make a row the base where --base names none
 MISSING = ("", "none", "null", "na", "n/a", "#n/a", "<na>", "-")
 NOT_FINITE = re.compile(r"[-+]?(nan(\(.*\))?|inf(inity)?|∞|1\.#(ind|inf|qnan|snan)\d*)")
 NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -30,8 +29,14 @@ DECIMAL_COMMA = re.compile(  # 0,5 and 1.234,5
 WHOLE = re.compile(r"^\+?(-?)0*([0-9]+)(\.0*)?$")  # 1, 1.0 and 01 are one seed
 divided = partial(csv.reader, skipinitialspace=True)
 STATE_COLUMNS = ("state", "status")  # of W&B, of MLflow
-UNFINISHED = ("crashed", "failed", "killed", "running", "pending", "scheduled", "preempting", "preempted")
-STEP_COLUMNS = ("step", "_step", "global_step", "trainer/global_step", "epoch", "wall time")
+UNFINISHED = (  # in W&B, MLflow, Optuna, Ray
+    *("crashed", "failed", "killed", "running", "pending", "scheduled", "preempting", "preempted"),
+    *("fail", "error", "pruned", "waiting", "queued", "paused", "stopped", "aborted", "canceled", "cancelled"),
+)
+STEP_COLUMNS = (
+    *("step", "_step", "global_step", "trainer/global_step", "epoch", "wall time"),
+    *("relative time (wall)", "relative time (process)"),
+)
 
 
 class Run(NamedTuple):
@@ -99,21 +104,6 @@ def read_runs(
     if seed:
         _refuse_twice(path, runs, seed)
     return RunsFile(runs, [note] if note else [])
-
-
-def base_of(path: Path, rows: Iterable[str], base: str | None) -> str | None:
-    """Which of a file's rows is the base: the one that `base` names, or else the one with a name in BASES, if any.
-
-    Raises an InputError where no row is called `base`, or two have such names.
-    """
-    rows = [*rows]
-    if base is not None and base not in rows:
-        raise InputError(f"--base {shown(base)}: is no row{suggestion(base, rows)}")
-    found = [name for name in rows if name.lower() in BASES] if base is None else [base]
-    if len(found) > 1:
-        which = " and ".join(map(shown, found))
-        raise InputError(f"{path}: one row must be the base, but {which} could each be it; name it with --base")
-    return found[0] if found else None
 
 
 def _online(path: Path) -> _Table:
@@ -235,7 +225,7 @@ def _numbers(table: _Table, place: int, decimal_comma: bool) -> list[float | Non
         text, word = cells[place], cells[place].lower()
         is_missing = word in MISSING or NOT_FINITE.fullmatch(word)
         if not is_missing and not pattern.fullmatch(text):
-            remedy = "write it so, without percent sign or unit, or leave it empty"
+            remedy = "write it so, without percent sign, unit or separators of thousands, or leave it empty"
             if decimal_comma:
                 remedy = "write it so, or leave out --decimal-comma"
             elif "," in text:
@@ -254,6 +244,6 @@ def _refuse_twice(path: Path, runs: Sequence[Run], seed: str) -> None:
     first: dict[tuple[str, str], int] = {}
     for run in runs:
         if (earlier := first.setdefault((run.row, run.seed), run.line)) != run.line:
-            rule = f"lines {earlier} and {run.line} must differ in row or seed, but both are"
+            rule = f"lines {earlier} and {run.line} must differ in row or seed, but both are {shown(run.row)}"
             remedy = "add the column in which they differ to --row, or leave one out"
-            raise InputError(f"{path}: {rule} {shown(run.row)} with {shown(seed)} {shown(run.seed)}; {remedy}")
+            raise InputError(f"{path}: {rule} with {shown(seed)} = {shown(run.seed)}; {remedy}")

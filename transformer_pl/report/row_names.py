@@ -11,6 +11,7 @@ place of the paper's. They are of the validation set, or with `split: test` of t
 is printed: ids and folders stay the same.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,9 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from transformer_pl.config import Section
 from transformer_pl.config.types import NoBool, mistake_in
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.published import PublishedRow, PublishedTable
 from transformer_pl.runtime.errors import InputError, shown, suggestion, warn
 from transformer_pl.runtime.files import read_yaml
-from transformer_pl.table.rows import Row
+from transformer_pl.table.rows import Printed, PrintedTable, Row, decimals_of
 from transformer_pl.task import Measure, task_of
 
 
@@ -71,6 +71,14 @@ class RowNames(Section):
     source: str = ""
 
     @model_validator(mode="after")
+    def _names_stand_once(self) -> "RowNames":
+        for kind in ("row", "name"):
+            counts = Counter(value for entry in self.of_rows() if (value := getattr(entry, kind)))
+            if twice := [value for value, count in counts.items() if count > 1]:
+                raise ValueError(f"{kind} = {shown(twice[0])}: stands there twice; change one")
+        return self
+
+    @model_validator(mode="after")
     def _headings_have_rows(self) -> "RowNames":
         for entry, below in zip(self.rows, [*self.rows[1:], None], strict=True):
             if entry.heading and (below is None or below.heading):
@@ -101,22 +109,24 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
         names = RowNames.model_validate(read_yaml(path))
     except ValidationError as error:
         raise InputError(*(f"{path}: {mistake_in(mistake)}" for mistake in error.errors())) from None
-    for kind in ("row", "name"):
-        values = [value for entry in names.of_rows() if (value := getattr(entry, kind))]
-        if twice := [value for index, value in enumerate(values) if value in values[:index]]:
-            raise InputError(f"{path}: {kind} = {shown(twice[0])}: stands there twice; change one")
     known = [row.name for row in sweep.rows]
-    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
-    if twice := [name for name in renamed.values() if name in set(known) - renamed.keys()]:
-        raise InputError(f"{path}: name = {shown(twice[0])}: is the name of another row; choose another")
     unknown = [entry.row for entry in names.of_rows() if entry.row not in known]
     wrong = [f"row = {shown(name)}: is no row of {sweep.name}{suggestion(name, known)}" for name in unknown]
     if wrong and is_changed and given is None:
         warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
         return None
-    if wrong := [*wrong, *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]:
+    wrong += [*_taken_names(names, known), *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]
+    if wrong:
         raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
+
+
+def _taken_names(names: RowNames, known: Sequence[str]) -> Iterator[str]:
+    """What is wrong with names that other rows have."""
+    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
+    for name in renamed.values():
+        if name in set(known) - renamed.keys():
+            yield f"name = {shown(name)}: is the name of another row; choose another"
 
 
 def _mistakes_of_numbers(names: RowNames, measure: Measure) -> Iterator[str]:
@@ -150,26 +160,21 @@ def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
     return headings | ({len(named): "Others"} if headings and len(named) < len(rows) else {})
 
 
-def printed_table(sweep: Sweep, names: RowNames, split: str) -> PublishedTable | None:
-    """The numbers that others have printed for rows of the sweep, as a table.
+def printed_numbers(
+    names: RowNames, base: str | None, split: str, metric: str
+) -> tuple[dict[str, Printed], PrintedTable | None]:
+    """The numbers that others have printed, by the name of the row, and where they are from.
 
-    Those of this set, or else those of the test set; None where there are none of either.
+    Those of this set, or else those of the test set; none where there are none of either. base: the name of base.
     """
-    metric = task_of(sweep.base.data).measure.name
-    base = None if sweep.base_row is None else sweep.rows[sweep.base_row].name
     for of_set in (split, "test"):
-        rows = [
-            PublishedRow(
-                label="base" if entry.row == base else "",
-                row=entry.row,
-                score=one.numbers.get(metric),
-                ppl=one.numbers.get("ppl"),
-                source=one.source or names.source,
-            )
+        numbers = {
+            entry.row: Printed("", one.numbers.get(metric), one.numbers.get("ppl"), source=one.source or names.source)
             for entry in names.of_rows()
             if (one := entry.published) and one.split == of_set
-        ]
-        if rows:
-            sources = ", ".join(dict.fromkeys(row.source for row in rows))
-            return PublishedTable(source=sources, hub="", split=of_set, rows=rows)
-    return None
+        }
+        if numbers:
+            source = ", ".join(dict.fromkeys(one.source for one in numbers.values()))
+            of_base, decimals = numbers.get(base or ""), decimals_of(numbers.values())
+            return numbers, PrintedTable(source, of_base, of_set, decimals, is_paper=False, has_base=bool(of_base))
+    return {}, None

@@ -3,22 +3,20 @@
 Behind `sweep_rows` nobody sees a config, a trial or a task.
 """
 
-import itertools
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.published import PublishedTable
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.columns import differing_keys
 from transformer_pl.table.notes import FEWEST_SENTENCES
-from transformer_pl.table.rows import Printed, Row
-from transformer_pl.table.statistics import Metric, Sample, samples_of
+from transformer_pl.table.rows import Printed, Row, mean
+from transformer_pl.table.statistics import Sample, Score, sample
 from transformer_pl.task import Measure, task_of
 from transformer_pl.trials import convergence
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity, same_row
@@ -26,7 +24,23 @@ from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
 
+Grid = tuple[Sweep, Sequence[PlannedTrial]]
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
+
+
+class Metric(NamedTuple):
+    """A corpus score, and which of the stored numbers of a sentence it needs."""
+
+    score: Score
+    columns: slice
+    reference_column: int  # its numbers depend on the references alone: if they differ, the sentences do
+
+    def sample(self, sentences: np.ndarray) -> Sample | None:
+        """The sample of a row, from the stored numbers (S, n, k); None for a sentence alone, or for infinite ones."""
+        numbers = sentences[..., self.columns]
+        if sentences.shape[1] < 2 or not np.isfinite(numbers).all():
+            return None
+        return sample(numbers, self.score, sentences[0, :, self.reference_column])
 
 
 def loss(sums: np.ndarray) -> np.ndarray:
@@ -34,27 +48,24 @@ def loss(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / sums[..., 1]
 
 
-LOSS = Metric(loss, LOSS_COLUMNS, -1, 0.0, float("inf"))
+LOSS = Metric(loss, LOSS_COLUMNS, -1)
 
 
 def of_measure(measure: Measure) -> Metric:
     """The score that a task compares rows by."""
-    columns = slice(None) if measure.of_loss else SCORE_COLUMNS
-    return Metric(measure.of_sums, columns, SCORE_COLUMNS.stop - 1, 0.0, measure.highest)
+    return Metric(measure.of_sums, slice(None) if measure.of_loss else SCORE_COLUMNS, SCORE_COLUMNS.stop - 1)
 
 
 def sweep_rows(
-    sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val", paper: PublishedTable | None = None
+    sweep: Sweep, planned: Sequence[PlannedTrial], split: str = "val", printed: Sequence[Printed | None] | None = None
 ) -> list[Row]:
-    """The rows of a sweep, as far as their results are there. paper: the printed table that they stand beside."""
+    """The rows of a sweep, as far as their results are there. printed: the numbers that stand beside each."""
     trials: list[list[PlannedTrial]] = [[] for _ in sweep.rows]
     for one in planned:
         trials[one.row].append(one)
-    configs, names = [row.configs[0] for row in sweep.rows], [row.name for row in sweep.rows]
-    published = paper.find_all(configs, names, sweep.base) if paper else itertools.repeat(None)
     return [
-        read_row(row.name, config, seeds, split, printed.printed if printed else None, same_row(config, sweep.base))
-        for row, config, seeds, printed in zip(sweep.rows, configs, trials, published, strict=False)
+        read_row(row.name, row.configs[0], seeds, split, numbers, same_row(row.configs[0], sweep.base))
+        for row, seeds, numbers in zip(sweep.rows, trials, printed or [None] * len(trials), strict=True)
     ]
 
 
@@ -68,28 +79,26 @@ def read_row(
 ) -> Row:
     """The row of a config, from the results of its trials that are finished. name: what differs from base."""
     trials = [one.trial for one in planned]
-    results = [trial.result() for trial in trials]
-    finished = [(trial, result) for trial, result in zip(trials, results, strict=True) if result]
+    finished = [(trial, result) for trial in trials if (result := trial.result())]
     done = [result for _, result in finished]
     sentences, samples = _samples(config, finished, split)
-    metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
     return Row(
         name=name,
         settings=row_settings(config),
-        values={name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics},
+        values=_values(done),
         samples=samples,
-        states=[(result and "done") or trial.state() for trial, result in zip(trials, results, strict=True)],
+        states=[trial.state() for trial in trials],
         refused=next((trial.status().get("why", "") for trial in trials if trial.state() == "refused"), ""),
         is_base=is_base,
         identity=row_identity(config),
         dataset=(_dataset(config, trials, split), config.data.max_words),
         vocabulary=(config.data.vocab_size, config.data.tokenizer),
-        token_digests=frozenset(result.vocabulary for result in done if result.vocabulary),
+        token_digests=frozenset(filter(None, (result.vocabulary for result in done))),
         params=done[0].params if done else None,
-        flops=fmean(result.flops for result in done) if done else None,
+        flops=mean([result.flops for result in done]),
         scored_steps=[result.scored_step for result in done],
         is_selected=config.decode.select != "last",
-        ending=convergence.mean_convergence([convergence.trial_convergence(trial) for trial in trials]),
+        ending=convergence.mean_convergence([*map(convergence.trial_convergence, trials)]),
         exempt=exemptions(done),
         printed=printed,
         sentences=sentences,
@@ -100,6 +109,12 @@ def read_row(
         speed=_speed(done),
         trials=planned,
     )
+
+
+def _values(done: Sequence[Result]) -> dict[str, list[float]]:
+    """By metric, the value of each seed that has it."""
+    metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
+    return {name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics}
 
 
 def _speed(done: Sequence[Result]) -> tuple[float, float] | None:
@@ -117,12 +132,12 @@ def _samples(
         sentences = np.stack([trial.sentences(split, measure) for trial, _ in finished])
     except (InputError, ValueError):  # the scores of the sentences are not here
         return None, {}
-    count, weights = sentences.shape[1], [result.weights_id for _, result in finished]
-    metrics = (
-        {f"{split}/{measure.name}": of_measure(measure), f"{split}/loss": LOSS} if count >= FEWEST_SENTENCES else {}
-    )
-    found = {name: samples_of([sentences], metric)[0] for name, metric in metrics.items()}
-    return count, {name: sample._replace(weights=weights) for name, sample in found.items() if sample}
+    weights = [result.weights_id for _, result in finished]
+    if (count := sentences.shape[1]) < FEWEST_SENTENCES:
+        return count, {}
+    metrics = {f"{split}/{measure.name}": of_measure(measure), f"{split}/loss": LOSS}
+    found = {name: metric.sample(sentences) for name, metric in metrics.items()}
+    return count, {name: one._replace(weights=weights) for name, one in found.items() if one}
 
 
 def _dataset(config: Config, trials: Sequence[Trial], split: str) -> Any:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from transformer_pl.plan.options import margins
 from transformer_pl.report.options import RunsReport
-from transformer_pl.report.reading import BASES, Run, base_of, read_runs
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.report.reading import Run, read_runs
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.contrast_tables import MISSING
-from transformer_pl.table.rows import About, Measure, Row
+from transformer_pl.table.rows import About, Measure, Row, with_base
 
 MOST_ROWS = 500  # with more rows, --row surely names a column in which each run has its own value
+BASES = ("base", "baseline")  # names that make a row the base where --base names none
 SHOWN = 5  # names of missing runs in a note
 
 
@@ -30,9 +31,9 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     if len(by_row) > MOST_ROWS:
         rule = f"must make at most {MOST_ROWS} rows, but make {len(by_row):,}"
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
-    base = base_of(path, by_row, options.base)
-    names = sorted(by_row, key=lambda name: name != base)  # base first; the others in the order of the file
-    rows = [_row(name, by_row[name], options, base) for name in names]
+    rows = [_row(name, of_row, options.metric) for name, of_row in by_row.items()]
+    rows = with_base(rows, options.base or _named_base(path, rows), is_reference=False)
+    rows.sort(key=lambda row: not row.is_base)  # the others in the order of the file
     about = About(
         measures=[Measure(metric, metric, _digits(metric, rows), options.lower_is_better) for metric in options.metric],
         trial="run",
@@ -43,22 +44,30 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     return rows, about
 
 
-def _row(name: str, runs: Sequence[Run], options: RunsReport, base: str | None) -> Row:
+def _named_base(path: Path, rows: Sequence[Row]) -> str | None:
+    """The row that is base by its name. Raises an InputError for two of them."""
+    found = [row.name for row in rows if row.name.lower() in BASES]
+    if len(found) > 1:
+        which = " and ".join(map(shown, found))
+        raise InputError(f"{path}: one row must be the base, but {which} could each be it; name it with --base")
+    return found[0] if found else None
+
+
+def _row(name: str, runs: Sequence[Run], metrics: Sequence[str]) -> Row:
     runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
-    known = {metric: [run.values[metric] for run in runs] for metric in options.metric}
+    known = {metric: [run.values[metric] for run in runs] for metric in metrics}
     numbers = {metric: [one for one in values if one is not None] for metric, values in known.items()}
     states = ["done" if any(one is not None for one in run.values.values()) else MISSING for run in runs]
     values = {metric: found for metric, found in numbers.items() if found}
     own_name = "" if name.lower() in BASES else name
-    settings = runs[0].settings
-    return Row.of_values(name, values, own_name=own_name, is_base=name == base, states=states, settings=settings)
+    return Row.of_values(name, values, own_name=own_name, states=states, settings=runs[0].settings)
 
 
 def _digits(metric: str, rows: Sequence[Row]) -> int:
     """As many as the usual spread from run to run has zeros behind the point, and one more."""
     values = [row.values[metric] for row in rows if len(row.values.get(metric, ())) > 1]
     spreads = [spread for of_row in values if (spread := statistics.stdev(of_row))]
-    return min(15, max(0, 1 - math.floor(math.log10(statistics.median(spreads))))) if spreads else 3
+    return min(15, max(0, 1 - math.floor(math.log10(statistics.median_low(spreads))))) if spreads else 3
 
 
 def _missing(metric: str, runs: Sequence[Run]) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
+from transformer_pl.plan.options import TableOptions, sweep_folder
+from transformer_pl.runtime.command_line import refuse_options
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
 from transformer_pl.search.study import counted_trials, shown_number, state_of
@@ -53,3 +56,18 @@ class SearchResults:
             "exempt": "; ".join(exemptions([result] if result else [])) or None,
             "folder": on_disk.folder.name if on_disk else None,
         }
+
+
+def find_results(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:
+    """The search that a sweep file describes, and its results; None where it has none, if it is only `planned`.
+
+    Raises an InputError for a search without trials, and for options that are for grids.
+    """
+    refuse_options(options, ["base", "paper", "looks", "base_seeds"], f"is for the rows of a grid, but {file} searches")
+    search = studies.search_from_options(file, content, options)
+    study = studies.find_study(search, sweep_folder(search, options), options.storage)
+    results = study and SearchResults(search, study, options.runs)
+    if not planned and not (results and results.records):
+        remedy = "train it: python -m transformer_pl.sweep, with the same options"
+        raise InputError(f"{file}: must have trials, but none was drawn yet; {remedy}")
+    return search, results

@@ -1,17 +1,43 @@
 """The table of a search: every trial, the best first, with what was drawn for it."""
 
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import without_section
+from transformer_pl.plan.options import TableOptions
 from transformer_pl.runtime.terminal import short_number
-from transformer_pl.search.results import SearchResults
-from transformer_pl.search.space import COST_METRICS
+from transformer_pl.search.results import SearchResults, find_results
+from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import short_value
 from transformer_pl.table.cells import marked
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.notes import exemption_note, machines_note
 from transformer_pl.trials.trial import Trial
+
+
+def search_report(
+    file: Path, content: dict[str, Any], options: TableOptions
+) -> tuple[Search, Table, Callable[[Path, str, Table], None]]:
+    """The search of a sweep file, its table, and what writes its page into a folder."""
+    search, results = find_results(file, content, options)
+
+    def draw_page(folder: Path, title: str, table: Table) -> None:
+        from transformer_pl.search.page import write_search_page  # matplotlib takes a second
+
+        write_search_page(results, table, folder)
+
+    return search, search_table(results), draw_page
+
+
+def search_records(
+    file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False
+) -> list[dict[str, Any]]:
+    """A record of each trial of a search. planned: whether there may be none."""
+    search, results = find_results(file, content, options, planned)
+    labels = {"sweep": search.name, "scale": search.scale, "seed": search.seed}
+    return [labels | record for record in results.records] if results else []
 
 
 def search_table(results: SearchResults) -> Table:

@@ -87,6 +87,7 @@ class GridCommand(SweepCommand):
     """The command on a grid; with --retune it plans and trains twice."""
 
     refused: Mapping[int, str] = {}  # by row that --skip-broken leaves out: which laws it breaks
+    notes: Sequence[str] = ()  # what the laws have seen of parts that pass, which stands under the table, too
 
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
@@ -114,7 +115,8 @@ class GridCommand(SweepCommand):
             lines.append(workers.describe(len(missing)))
         if options.plan:
             lines += filter(None, [described_looks(sweep), difference_found(plan)])
-        lines += dict.fromkeys(note for found in checked for note in found.notes)
+        self.notes = list(dict.fromkeys(note for found in checked for note in found.notes))
+        lines += self.notes
         lines += [f"refused: {sweep.rows[row].name}: {why}" for row, why in self.refused.items()]
         for line in lines:
             say(self.console, line)
@@ -141,9 +143,9 @@ class GridCommand(SweepCommand):
         """All trials but those that a look has made needless."""
         if not sweep.looks:
             return trials
-        from transformer_pl.report.looks import needed  # scipy takes half a second
+        from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
-        return needed(sweep, trials, self.folder)
+        return as_seen(sweep, trials, self.folder)[0]
 
     def margin(self, sweep: Sweep) -> float | None:
         """Within which a difference counts as none. Raises an InputError where it is of another metric."""
@@ -161,7 +163,7 @@ class GridCommand(SweepCommand):
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
         tested = {} if self.options.retune else {"tested": self.tested(plan), "looks": self.looks(plan.sweep)}
-        self.write_plan(as_json(plan) | tested)
+        self.write_plan(as_json(plan) | {"notes": self.notes} | tested)
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         for planned in plan.trials:
             if planned.row in self.refused and not planned.trial.result():
@@ -214,11 +216,14 @@ class GridCommand(SweepCommand):
 
         names: of the file beside the sweep file.
         """
+        from transformer_pl.report.looks import as_seen
+        from transformer_pl.report.sweep_notes import notes_of
         from transformer_pl.report.sweep_table import Choice, table_of  # scipy takes half a second
 
-        sweep, trials, _ = plan
+        sweep = plan.sweep
+        trials, looked_at = as_seen(sweep, plan.trials, self.folder)
         choice = Choice(self.options.base, self.options.paper, self.margin(sweep), names=names)
-        table, rows = table_of([(sweep, trials)], choice, self.folder)
+        table, rows = table_of([(sweep, trials)], choice, notes_of([(sweep, trials)], self.folder), looked_at)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_pl.runtime.terminal import short_number, short_numbers
-from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row, standard_deviation
+from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
 from transformer_pl.table.statistics import Estimate
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
@@ -20,7 +20,7 @@ def number(value: float | None, form: str) -> str:
     """A number in a format; a huge one in three digits."""
     if value is None:
         return ""
-    return f"{value:.3g}" if HUGE <= abs(value) < math.inf else f"{value:{form}}"
+    return f"{value:{form.partition('.')[0]}.3g}" if HUGE <= abs(value) < math.inf else f"{value:{form}}"
 
 
 def short(value: float | None) -> str:
@@ -51,8 +51,7 @@ def converged(text: str, row: Row) -> str:
 def score(contrast: Contrast) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
     form = f".{digits(contrast.mean, contrast.measure)}f"
-    text, spread = number(contrast.row.mean(contrast.measure.key), form), standard_deviation(contrast.scores)
-    text += "" if spread is None else f" ± {number(spread, form)}"
+    text = " ± ".join(filter(None, (number(contrast.score, form), number(contrast.spread, form))))
     return converged(text, contrast.row) or unmeasured(contrast.row)
 
 

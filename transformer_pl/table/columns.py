@@ -6,7 +6,6 @@ is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a ro
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from transformer_pl.table import cells
@@ -18,10 +17,10 @@ from transformer_pl.table.rows import (
     About,
     Contrast,
     Measure,
+    PrintedTable,
     Row,
     base_of,
     difference,
-    mean,
     standard_deviation,
 )
 
@@ -31,11 +30,14 @@ ALONE = "The 95 % interval is for this row alone."
 TOGETHER = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
 
 
+Value = str | Callable[[Any], Any]  # of a row or a contrast: a function of it, or its attribute, such as `ending.fall`
+
+
 def column(
     of: Sequence[Any],
     name: str,
     key: str,
-    value: Callable[[Any], Any],
+    value: Value,
     text: Callable[[Any], str] | str = "",
     meaning: str = "",
     rank: int | None = None,
@@ -47,15 +49,21 @@ def column(
     name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast; or, as a format or
     as `cells.short`, of the value. The other arguments are those of a `Column`.
     """
-    values = [value(one) for one in of]
+    values = [_attribute(one, value) if isinstance(value, str) else value(one) for one in of]
     if not name:
         return Column(key=key, values=values)
-    if isinstance(text, str) or text is cells.short:
-        form = text if callable(text) else partial(number, form=text)
-        texts = [form(value) for value in values]
+    if isinstance(text, str):
+        texts = [number(value, text) for value in values]
     else:
-        texts = [text(one) for one in of]
+        texts = [text(one) for one in (values if text is cells.short else of)]
     return Column(name, texts, key, values, meaning, rank, page, below)
+
+
+def _attribute(one: Any, path: str) -> Any:
+    """An attribute of an attribute; None where there is none."""
+    for name in path.split("."):
+        one = getattr(one, name, None)
+    return one
 
 
 def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
@@ -65,8 +73,8 @@ def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list
         differs = "What differs from base; an empty cell is as base. Sizes and labels such as (A) are the paper's."
         label = "row"
     columns = [
-        column(rows, "", "name", attrgetter("name")),
-        column(rows, "row", label, attrgetter("label"), cells.title, differs, page=0),
+        column(rows, "", "name", "name"),
+        column(rows, "row", label, "label", cells.title, differs, page=0),
         *(_settings(rows, about.setting_names) if about.shows_settings else ()),
         *_of_training(rows, contrasts, about),
     ]
@@ -100,24 +108,30 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> lis
         columns.append(Column("params", cells.params(rows), "params", params, "Trained weights.", 8))
         meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
         of, text = contrasts[about.loss.key], partial(cells.perplexity, metric)
-        columns.append(column(of, "PPL", f"{metric}.mean", _mean_of(metric), text, meaning, 10, page=5))
-    shown: list[tuple[str, str, str, int | None]]
-    shown = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
-    if about.printed and about.printed.split == "test" != about.split:
-        others = {score.key: score.title, **about.others}
-        of_test = [(f"test/{key.partition('/')[2]}", f"test {name}") for key, name in others.items()]
-        shown += [(*one, "Of the test set.", 7 if place else None) for place, one in enumerate(of_test)]
-    for key, name, meaning, rank in shown:
+        columns.append(column(of, "PPL", f"{metric}.mean", _mean(metric), text, meaning, 10, page=5))
+    for key, name, meaning, rank in _further_metrics(about):
         if any(key in row.values for row in rows):
             text = partial(cells.mean, key, score.digits)
             columns.append(column(rows, name, f"{key}.mean", _mean(key), text, meaning, rank))
     if any(row.printed and row.printed.flops for row in rows):
         meaning = "Of a training; only matrix products count."
-        columns.append(column(rows, "FLOPs", "flops", attrgetter("flops"), cells.flops, meaning))
+        columns.append(column(rows, "FLOPs", "flops", "flops", cells.flops, meaning))
     if any(row.is_selected for row in rows):
         meaning = "The step whose weights are scored: the mean over seeds."
-        columns.append(column(rows, "step", "scored_step", _scored_step, ",.0f", meaning, 7))
+        columns.append(column(rows, "step", "scored_step", "scored_step", ",.0f", meaning, 7))
     return columns
+
+
+def _further_metrics(about: About) -> list[tuple[str, str, str, int | None]]:
+    """The key, the name, the meaning and the rank of metrics without a test; also of the test set, as printed ones."""
+    (score, *_), printed = about.measures, about.printed
+    shown: list[tuple[str, str, str, int | None]]
+    shown = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
+    if printed and printed.split == "test" != about.split:
+        others = {score.key: score.title, **about.others}
+        of_test = [(f"test/{key.partition('/')[2]}", f"test {name}") for key, name in others.items()]
+        shown += [(*one, "Of the test set.", 7 if place else None) for place, one in enumerate(of_test)]
+    return shown
 
 
 def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> list[Column]:
@@ -137,46 +151,22 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
     def name(heading: str) -> str:
         return heading if compares else ""
 
-    put(title, "mean", _mean_of(key), cells.score, f"{spread} {better}", page=1)
-    put("", "sd", lambda one: standard_deviation(one.scores))
-    put(f"{title} 95 %", "low", _end("mean", 0), cells.row_interval, ALONE, 9, page=1, below=True)
-    put("", "high", _end("mean", 1))
-    put(
-        name(f"Δ {title}"),
-        "difference",
-        attrgetter("difference"),
-        cells.difference,
-        f"{title} minus base's. {STAR}",
-        page=2,
-    )
-    interval = cells.difference_interval
-    put(name(f"Δ 95 %{suffix}"), "difference.low", _end("estimate", 0), interval, TOGETHER, 13, page=2, below=True)
-    put("", "difference.high", _end("estimate", 1))
+    put(title, "mean", "score", cells.score, f"{spread} {better}", page=1)
+    put("", "sd", "spread")
+    put(f"{title} 95 %", "low", "mean.low", cells.row_interval, ALONE, 9, page=1, below=True)
+    put("", "high", "mean.high")
+    minus, interval = f"{title} minus base's. {STAR}", cells.difference_interval
+    put(name(f"Δ {title}"), "difference", "difference", cells.difference, minus, page=2)
+    put(name(f"Δ 95 %{suffix}"), "difference.low", "estimate.low", interval, TOGETHER, 13, page=2, below=True)
+    put("", "difference.high", "estimate.high")
     if margin is not None:
         verdict = partial(cells.verdict, margin)
         put(f"within {margin:g}{suffix}", f"difference.within.{margin:g}", verdict, verdict, equal, page=4)
-    put(name(f"p{suffix}"), "difference.p", attrgetter("p_value"), cells.p_value, chance, 12, page=3)
-    put(name(f"detectable Δ{suffix}"), "difference.detectable", _detectable, cells.detectable, power, 6)
+    put(name(f"p{suffix}"), "difference.p", "p_value", cells.p_value, chance, 12, page=3)
+    put(name(f"detectable Δ{suffix}"), "difference.detectable", "estimate.detectable", cells.detectable, power, 6)
     counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
     put(f"{about.trial}s{suffix}", "n", lambda one: len(one.scores), cells.counts, counts, 11, page=6)
     return [one if one.page is None else one._replace(page=place + one.page) for one in columns]
-
-
-def _mean(metric: str) -> Callable[[Row], float | None]:
-    return lambda row: row.mean(metric)
-
-
-def _mean_of(metric: str) -> Callable[[Contrast], float | None]:
-    return lambda contrast: contrast.row.mean(metric)
-
-
-def _end(estimate: str, place: int) -> Callable[[Contrast], float | None]:
-    """The lower or the upper end of an interval."""
-    return lambda contrast: found.interval()[place] if (found := getattr(contrast, estimate)) else None
-
-
-def _detectable(contrast: Contrast) -> float | None:
-    return contrast.estimate and contrast.estimate.detectable
 
 
 def _printed(rows: Sequence[Row], about: About) -> list[Column]:
@@ -192,35 +182,37 @@ def _printed(rows: Sequence[Row], about: About) -> list[Column]:
     heading, key = (f"test {title}", f"test/{metric}") if printed.split == "test" else (title, metric)
     change = "The printed number of the row minus that of base."
 
-    def number_of(name: str) -> Callable[[Row], Any]:
-        return lambda row: getattr(row.printed, name, None)
-
-    def difference_of(name: str) -> Callable[[Row], float | None]:
-        return lambda row: printed.difference(row.printed, name)
-
-    change_of_score, change_of_ppl = difference_of("score"), difference_of("ppl")
+    change_of_score, change_of_ppl = (partial(_change, printed, name) for name in ("score", "ppl"))
     return [
-        column(rows, f"{who} PPL", "paper/ppl", number_of("ppl"), ".2f", source, 3),
+        column(rows, f"{who} PPL", "paper/ppl", "printed.ppl", ".2f", source, 3),
         column(rows, f"{who} Δ PPL", "paper/ppl.difference", change_of_ppl, "+z.2f", change, 0),
-        column(rows, f"{who} {heading}", f"paper/{key}", number_of("score"), form, others, 5),
+        column(rows, f"{who} {heading}", f"paper/{key}", "printed.score", form, others, 5),
         column(rows, f"{who} Δ {title}", f"paper/{metric}.difference", change_of_score, f"+z{form}", change, 4, page=4),
-        column(rows, f"{who} params", "paper/params", number_of("params"), cells.short, rank=1),
-        column(rows, f"{who} FLOPs", "paper/flops", number_of("flops"), cells.short, cost, 2),
+        column(rows, f"{who} params", "paper/params", "printed.params", cells.short, rank=1),
+        column(rows, f"{who} FLOPs", "paper/flops", "printed.flops", cells.short, cost, 2),
     ]
+
+
+def _change(printed: PrintedTable, name: str, row: Row) -> float | None:
+    return printed.difference(row.printed, name)
+
+
+def _mean(metric: str) -> Callable[[Any], float | None]:
+    return lambda one: (one.row if isinstance(one, Contrast) else one).mean(metric)
 
 
 def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
     """Every number of a row that no other column has, at full precision."""
     base, columns = base_of(rows, about.measures[0]), list[Column]()
     if about.loss:
-        facts: dict[str, Callable[[Row], Any]] = {
+        facts: dict[str, Value] = {
             "seeds": lambda row: len(row.states),
             **{state: partial(_count, state) for state in ("done", "failed", "diverged", "refused")},
-            "flops": attrgetter("flops"),
-            "scored_step": _scored_step,
+            "flops": "flops",
+            "scored_step": "scored_step",
             "exempt": lambda row: "; ".join(row.exempt) or None,
-            "val/loss.fall": lambda row: row.ending and row.ending.fall,
-            "val/loss.fall.noise": lambda row: row.ending and row.ending.noise,
+            "val/loss.fall": "ending.fall",
+            "val/loss.fall.noise": "ending.noise",
         }
         columns += [column(rows, "", key, value) for key, value in facts.items()]
         columns += _of_measure(about.loss, contrasts[about.loss.key], about)
@@ -233,10 +225,6 @@ def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> li
             column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric)),
         ]
     return [one._replace(name="") for one in columns]
-
-
-def _scored_step(row: Row) -> float | None:
-    return mean(row.scored_steps)
 
 
 def _count(state: str, row: Row) -> int:

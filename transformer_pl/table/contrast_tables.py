@@ -2,14 +2,13 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table import cells
-from transformer_pl.table.columns import column
+from transformer_pl.table.columns import column, differing_keys
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.notes import FEWEST_SENTENCES
 from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
@@ -52,13 +51,8 @@ def _samples(rows: Sequence[Row], measure: Measure) -> list[Sample]:
 
 def _numbers(effects: Sequence[Contrast]) -> list[Column]:
     """The numbers of effects, for programs."""
-    ends = {id(one): one.estimate.interval() for one in effects if one.estimate}
-    return [
-        column(effects, "", "difference", lambda one: one.difference),
-        column(effects, "", "difference.low", lambda one: ends.get(id(one), (None, None))[0]),
-        column(effects, "", "difference.high", lambda one: ends.get(id(one), (None, None))[1]),
-        column(effects, "", "difference.p", lambda one: one.p_value),
-    ]
+    values = {"": "difference", ".low": "estimate.low", ".high": "estimate.high", ".p": "p_value"}
+    return [column(effects, "", f"difference{ending}", value) for ending, value in values.items()]
 
 
 def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False) -> Table:
@@ -132,40 +126,37 @@ def _said(interactions: Sequence[Contrast], margin: float | None) -> str:
         return f"{found} of {len(interactions)} interactions differ from zero: read no main effect by itself."
     if margin is not None and widest <= margin:
         return f"The effects add up within {margin:g} {measure.title}: all intervals of interactions are within it."
-    return f"No interaction is found; one of up to {widest:.{measure.digits}f} {measure.title} cannot be excluded."
+    size = cells.number(widest, f".{measure.digits}f")
+    return f"No interaction is found; one of up to {size} {measure.title} cannot be excluded."
 
 
 def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Factor]:
     """The two or three factors of which the rows are all combinations. Raises an InputError where they are not."""
-    by_levels: dict[tuple[int, ...], list[str]] = {}
-    for key in dict.fromkeys(key for values in settings for key in values):
-        texts = [str(values.get(key)) for values in settings]
-        if len(set(texts)) > 1:
-            order = list(dict.fromkeys([texts[base], *texts]))
-            by_levels.setdefault(tuple(map(order.index, texts)), []).append(key)
-    factors = []
-    for of_rows, keys in by_levels.items():
-        values = [str(settings[of_rows.index(level)].get(keys[0])) for level in range(max(of_rows) + 1)]
-        factors.append(
-            Factor(
-                keys[0].partition(".")[2] or keys[0],
-                [*map(cells.setting, values)],
-                of_rows,
-            )
-        )
+    factors, rule = _varying_factors(settings, base), "the rows must be all combinations of two or three factors"
+    if not 2 <= len(factors) <= 3:
+        raise InputError(f"--factors: {rule}, but {len(factors)} vary; leave rows out")
+    wanted = list(itertools.product(*(range(len(factor.levels)) for factor in factors)))
     combined = list(zip(*(factor.of_rows for factor in factors), strict=True))
-    if (
-        len(factors) not in (2, 3)
-        or len(set(combined)) < len(combined)
-        or len(combined) != prod(len(f.levels) for f in factors)
-    ):
-        missing = sorted(set(itertools.product(*(range(len(f.levels)) for f in factors))) - set(combined))
-        names = [
-            " ".join(f"{f.name}={f.levels[i]}" for f, i in zip(factors, cell, strict=True)) for cell in missing[:5]
+    if sorted(combined) != wanted:
+        missing = [
+            " ".join(f"{factor.name}={factor.levels[level]}" for factor, level in zip(factors, levels, strict=True))
+            for levels in wanted
+            if levels not in combined
         ]
-        lacks = f"; missing: {', '.join(names)}" if 2 <= len(factors) <= 3 and names else ""
-        raise InputError(f"--factors: the rows must be all combinations of two or three factors, but are not{lacks}")
+        lacks = f"lack {', '.join(missing[:5])}; add them" if missing else "have one twice; leave it out"
+        raise InputError(f"--factors: {rule}, but {lacks}")
     return factors
+
+
+def _varying_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Factor]:
+    """The keys that differ from row to row; of several that vary together the first."""
+    factors: dict[tuple[int, ...], Factor] = {}
+    for key in differing_keys(settings):
+        texts = [str(values.get(key)) for values in settings]
+        levels = list(dict.fromkeys([texts[base], *texts]))
+        of_rows = tuple(map(levels.index, texts))
+        factors.setdefault(of_rows, Factor(key.partition(".")[2] or key, [*map(cells.setting, levels)], of_rows))
+    return list(factors.values())
 
 
 def _main_effects(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:

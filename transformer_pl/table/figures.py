@@ -76,7 +76,7 @@ def draw_sweep_plots(table: Table, perplexities: Sequence[Sequence[Mapping[int, 
 
 def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -> Drawing | None:
     """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
-    known = [(one, one.estimate.interval()) for one in contrasts if one.difference is not None and one.estimate]
+    known = [(one, one.estimate.interval()) for one in contrasts if one.estimate]
     if not known:
         return None
     scores, intervals = zip(*known, strict=True)
@@ -87,21 +87,27 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes = figure.subplots()
     centres, measure = heights.cumsum() - heights / 2, contrasts[0].measure.title
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
-    faces = [COLOURS[1] if one.is_found else "white" for one in scores]
+    faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    usual = [end for one, interval in known if not one.is_outlier for end in interval]
-    if len(usual) < 2 * len(scores):  # one row with a wide interval would make all others small
-        shown = np.array([*usual, *values, *(value for value in of_paper if value is not None)])
-        axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
-    marks = "filled: p < 0.05" + ("; cross: paper" if any(value is not None for value in of_paper) else "")
+    of_paper = [value for value in of_paper if value is not None]
+    if any(one.is_outlier for one in scores):
+        _show_usual(axes, scores, [*values, *of_paper])
+    marks = f"filled: p < 0.05{'; cross: paper' if of_paper else ''}"
     base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
     axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     return Drawing("Differences from base", figure, DIFFERENCES)
+
+
+def _show_usual(axes: Axes, contrasts: Sequence[Contrast], values: Sequence[float | None]) -> None:
+    """Show these values and the usual intervals; one row with a wide interval would make all others small."""
+    usual = [end for one in contrasts if one.estimate and not one.is_outlier for end in one.estimate.interval()]
+    shown = np.array([*usual, *values], float)
+    axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
 
 
 def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mapping[int, float]]]) -> Drawing | None:

@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from transformer_pl.runtime.errors import InputError, shown
-from transformer_pl.runtime.terminal import UNBROKEN
+from transformer_pl.runtime.terminal import UNBROKEN, plain
 
 LEGEND = "What the columns mean: report.html (--format html)."  # the note for those who have the page
 LATEX_WIDTH = 100  # characters of a line of a table, which fit a page in small print
@@ -165,6 +165,7 @@ def _finite(value: Any) -> Any:
 def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:
     """The columns as rich lays them out. A heading of several words has two lines; names of rows wrap."""
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    columns = [column._replace(cells=[*map(plain, column.cells)]) for column in columns]
     for place, column in enumerate(columns):
         heading, wraps = column.name.replace(" ", "\n", 1), not place
         width = max(map(cell_len, [*heading.split("\n"), *column.cells]))
@@ -190,7 +191,9 @@ def _label(text: str) -> str:
 def _markdown(text: str) -> str:
     """A text on one line of Markdown, as it stands."""
     text = re.sub("&(?=[a-zA-Z#])", "&amp;", " ".join(text.split("\n")))
-    return re.sub("<(?=[a-zA-Z/!?])", "&lt;", text).replace("\\", "\\\\").replace("|", "\\|")
+    text = re.sub("<(?=[a-zA-Z/!?])", "&lt;", text).replace("\\", "\\\\").replace("|", "\\|")
+    opening = r"(?<!\w)[*_~$]+(?=\w)|`|\[(?=[^]]*]\()"  # of emphasis, of a formula, of code, of a link
+    return re.sub(opening, lambda marks: "".join(f"\\{mark}" for mark in marks[0]), text)
 
 
 _LATEX = {"Δ": r"$\Delta$", "±": r"$\pm$", "†": r"$\dagger$", "‡": r"$\ddagger$", "²": "$^2$", "<": "$<$", ">": "$>$"}

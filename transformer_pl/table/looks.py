@@ -15,7 +15,7 @@ to be found at the last look. That last rule can only lower the error, because i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -24,9 +24,9 @@ import numpy as np
 from scipy import stats
 
 from transformer_pl.table.moderation import SeedVariance
-from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
-from transformer_pl.table.statistics import Estimate, RowComparison, Sample, compare_samples
+from transformer_pl.table.statistics import LEVEL, Estimate
 
+ALPHA = 1 - LEVEL
 DRAWS = 2**15  # of a table in which no row differs
 LEAST_CHANCE = 0.1  # to be found at the last look, below which a row stops
 Verdict = Literal["found", "within margin", "unlikely", "open"]
@@ -156,57 +156,3 @@ class LookedAt(NamedTuple):
     def decided(self) -> int:
         """How many looks are decided."""
         return max(map(len, self.p_values.values()), default=0)
-
-
-def compare_at_looks(rows: Sequence[Row], measure: Measure, base: Row, looked_at: LookedAt) -> list[Contrast]:
-    """Each row beside base, as the last decided look that it was trained for has seen it.
-
-    Raises nothing for rows that no look has decided yet: they have no difference.
-    """
-    looks, place = looked_at.looks, rows.index(base)
-    last = [max(0, len(looked_at.p_values.get(row.name, ())) - 1) for row in rows]
-    last[place] = len(looks.seeds) - 1
-    samples, same = [row.samples.get(measure.key) for row in rows], [row.dataset == base.dataset for row in rows]
-    seen = [
-        look_at(samples, place, looks, look, last, measure.lowest, measure.highest, same)
-        for look in range(looked_at.decided)
-    ]
-    contrasts = []
-    for i, row in enumerate(rows):
-        p_values = [p for p in looked_at.p_values.get(row.name, ()) if p is not None]
-        found = seen[min(last[i], len(seen) - 1)][i] if seen else None
-        change = found and found.difference
-        contrast = Contrast(row, measure, change.value if change else None, *(found or ()))
-        contrasts.append(replace(contrast, p_value=looks.p_value(p_values) if p_values and change else None))
-    return contrasts
-
-
-def look_at(
-    samples: Sequence[Sample | None],
-    base: int,
-    looks: Looks,
-    look: int,
-    last: Sequence[int],
-    lowest: float = -math.inf,
-    highest: float = math.inf,
-    same_dataset: Sequence[bool] = (),
-) -> list[RowComparison | None]:
-    """Every row beside base at a look, as `compare_samples` has it, with intervals that hold at all looks.
-
-    last: of each row, the last look that it was trained for; a row that stopped before stays among the tested ones with
-    the seeds that it has, and so it counts in the correction of the others. Intervals are those of the first step.
-    """
-    seeds = [looks.seeds[min(look, end)] for end in last]
-    seeds[base] = looks.base_seeds[look]
-    first = [row and first_seeds(row, count) for row, count in zip(samples, seeds, strict=True)]
-    found = compare_samples(first, base, lowest, highest, same_dataset, level=1 - looks.levels[look])
-    most = highest - lowest
-    return [
-        one._replace(difference=one.difference._replace(lowest=-most, highest=most)) if one and one.difference else one
-        for one in found
-    ]
-
-
-def first_seeds(row: Sample, count: int) -> Sample:
-    """The sample of a row's first seeds."""
-    return row._replace(scores=row.scores[:count], pseudo=row.pseudo[:count], weights=row.weights[:count])

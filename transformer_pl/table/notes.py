@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.table.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, unmeasured, verdict
+from transformer_pl.table.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, number, unmeasured, verdict
 from transformer_pl.table.formats import LEGEND
 from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, PrintedTable, Row
 from transformer_pl.table.statistics import POWER, Estimate, rank_correlation
@@ -19,29 +19,36 @@ FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-value
 
 def summary(contrasts: Sequence[Contrast], base: str = "base") -> str:
     """What the table shows: the rows that differ from base, and what the others could have shown. base: its name."""
-    tested = [(one, one.estimate) for one in contrasts if one.estimate]
-    if not tested:
-        return ""
-    measure = contrasts[0].measure
-    seeds = {len(one.scores) for one in contrasts if one.row.is_base or one.estimate}
-    found = sorted(((one, change) for one, change in tested if one.is_found), key=lambda pair: pair[1].value)
-    undecided = [one for one, _ in tested if not one.is_found]
+    tested = [one for one in contrasts if one.estimate]
+    found, undecided = ([one for one in tested if one.is_found == is_found] for is_found in (True, False))
     sentences = []
     if found:
-        first, *others = [(one.row.title, *_in_words(change, measure)) for one, change in found]
-        clauses = [f"{first[0]} is {first[1]} {measure.title} {first[2]} than {base} (95 %: {first[3]})"]
+        found.sort(key=lambda one: one.estimate.value if one.estimate else 0.0)
+        first, *others = [(one.row.title, *_in_words(one.estimate, one.measure)) for one in found if one.estimate]
+        clauses = [f"{first[0]} is {first[1]} {found[0].measure.title} {first[2]} than {base} (95 %: {first[3]})"]
         clauses += [f"{name} {size} {how} ({ends})" for name, size, how, ends in others]
         sentences.append(f"{', '.join(clauses)}.")
     if undecided:
-        several = f"{len(undecided)} {'tested rows' if len(tested) + 1 < len(contrasts) else 'rows'}"
-        which = f"The other {several} cannot" if found else f"None of the {several} can"
-        which = f"{undecided[0].row.title} cannot" if len(undecided) == 1 else which
-        with_seeds = f"{min(seeds)} to {max(seeds)} seeds" if len(seeds) > 1 else counted(max(seeds), "seed")
-        power = "" if seeds == {1} else f"; {_power_in_words(undecided, measure)}"
-        sentences.append(f"{which} be told apart from {base} in {measure.title} with {with_seeds}{power}.")
-    if seeds == {1}:
+        sentences.append(_undecided_in_words(undecided, tested, contrasts, base))
+    if tested and all(len(one.scores) == 1 for one in tested):
         sentences.append("One seed says nothing of other seeds.")
     return " ".join(sentences)
+
+
+def _undecided_in_words(
+    undecided: Sequence[Contrast], tested: Sequence[Contrast], contrasts: Sequence[Contrast], base: str
+) -> str:
+    """How many rows cannot be told apart from base, and which difference their seeds would have shown."""
+    measure, several = undecided[0].measure, "tested rows" if len(tested) + 1 < len(contrasts) else "rows"
+    which = f"None of the {len(undecided)} {several} can"
+    if len(undecided) == 1:
+        which = f"{undecided[0].row.title} cannot"
+    elif len(undecided) < len(tested):
+        which = f"The other {len(undecided)} {several} cannot"
+    seeds = sorted({len(one.scores) for one in contrasts if one.row.is_base or one.estimate})
+    with_seeds = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else counted(seeds[0], "seed")
+    power = "" if seeds == [1] else f"; {_power_in_words(undecided, measure)}"
+    return f"{which} be told apart from {base} in {measure.title} with {with_seeds}{power}."
 
 
 def _in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
@@ -49,7 +56,7 @@ def _in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
     form = f".{digits(difference, measure)}f"
     low, high = sorted(abs(end) for end in difference.interval())
     how = "lower" if difference.value < 0 else "higher"
-    return f"{abs(difference.value):{form}}", how, f"{low:{form}} to {high:{form}}"
+    return number(abs(difference.value), form), how, f"{number(low, form)} to {number(high, form)}"
 
 
 def _power_in_words(undecided: Sequence[Contrast], measure: Measure) -> str:
@@ -57,10 +64,14 @@ def _power_in_words(undecided: Sequence[Contrast], measure: Measure) -> str:
     found = [(one, one.estimate.detectable) for one in undecided if one.estimate]
     usual = [size for one, size in found if not one.is_outlier] or [size for _, size in found]
     form = f".{measure.digits}f"
-    size = f"{max(usual):{form}}"
+    size = number(max(usual), form)
     if max(usual) > 2 * min(usual):
-        size = f"{min(usual):{form}} to {max(usual):{form}}, depending on the row,"
-    weak = [f", one of {size:{form}} in {one.row.title}" for one, size in found if one.is_outlier and size > max(usual)]
+        size = f"{number(min(usual), form)} to {size}, depending on the row,"
+    weak = [
+        f", one of {number(size, form)} in {one.row.title}"
+        for one, size in found
+        if one.is_outlier and size > max(usual)
+    ]
     return f"a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
 
 
@@ -295,9 +306,9 @@ def _diverged_note(rows: Sequence[Row]) -> str:
 
 def _untested_note(contrasts: Sequence[Contrast]) -> str:
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
-    number = sum(not (one.is_rounding or one.is_constant) for one in untested)
+    count = sum(not (one.is_rounding or one.is_constant) for one in untested)
     rule = "a row needs several seeds if base has them, else one"
-    return f"{counted(number, 'row')} cannot be tested: {rule}." if number else ""
+    return f"{counted(count, 'row')} cannot be tested: {rule}." if count else ""
 
 
 def _comparable_note(rows: Sequence[Row]) -> str:

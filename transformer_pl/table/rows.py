@@ -5,7 +5,7 @@ A row holds arrays and names alone. Whoever has some can make a table of them: s
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -72,6 +72,11 @@ class PrintedTable(NamedTuple):
     def name(self) -> str:
         """What its columns are called after: the paper, or else where the numbers are from."""
         return "paper" if self.is_paper else self.source.partition(",")[0]
+
+
+def decimals_of(numbers: Iterable[Printed]) -> int:
+    """How many decimals their scores are printed with."""
+    return max((len(f"{one.score}".partition(".")[2]) for one in numbers if one.score is not None), default=1)
 
 
 class Ending(Protocol):
@@ -155,6 +160,11 @@ class Row:
         return label if self.is_base or (label and label[0] != "(") else f"{label} {self.name}".strip()
 
     @property
+    def scored_step(self) -> float | None:
+        """The mean of `scored_steps`."""
+        return mean(self.scored_steps)
+
+    @property
     def still_falls(self) -> bool:
         """Whether it is known that the row had not converged."""
         return self.ending is not None and self.ending.still_falls
@@ -191,6 +201,16 @@ class Contrast:
     def scores(self) -> Sequence[float]:
         """One value per finished seed."""
         return self.row.values.get(self.measure.key, ())
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the seeds, also where nothing is known of its error."""
+        return mean(self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over the seeds."""
+        return standard_deviation(self.scores)
 
     @property
     def is_known(self) -> bool:
@@ -264,17 +284,17 @@ class About:
 # Lists of rows
 
 
-def with_base(rows: Sequence[Row], name: str | None, place: str = "") -> list[Row]:
+def with_base(rows: Sequence[Row], name: str | None, place: str = "", is_reference: bool = True) -> list[Row]:
     """The rows with the one of this name as base; None, or `base`: they stay as they are.
 
-    place: what the rows are of, for the InputError where no row has the name.
+    place: what the rows are of, for the InputError where no row has the name. is_reference: as that of a row.
     """
     if name is None or (name == "base" and any(row.is_base for row in rows)):
         return list(rows)
     names = [row.name for row in rows]
     if name not in names:
         raise InputError(f"--base {shown(name)}: is no row{place}{suggestion(name, names)}")
-    return [replace(row, is_base=row.name == name, is_reference=row.name == name) for row in rows]
+    return [replace(row, is_base=row.name == name, is_reference=is_reference and row.name == name) for row in rows]
 
 
 def in_order(rows: Sequence[Row], sort: str, measure: Measure) -> list[Row]:

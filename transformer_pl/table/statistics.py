@@ -36,20 +36,6 @@ DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a sta
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Corpus scores of sums
-
-
-class Metric(NamedTuple):
-    """A corpus score, and which of the stored numbers of a sentence it needs."""
-
-    score: Score
-    columns: slice
-    reference_column: int  # its numbers depend on the references alone: if they differ, the sentences do
-    lowest: float  # the lowest value that the score can have
-    highest: float
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # One row, or two
 
 
@@ -58,7 +44,7 @@ class Sample(NamedTuple):
 
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
-    references: np.ndarray | Sequence[float] = ()  # (n,) a number of each reference; rows are compared on equal ones
+    references: Sequence[float] | np.ndarray = ()  # (n,) a number of each reference; rows are compared on equal ones
     weights: Sequence[str] = ()  # (S,) the ids of the trained weights; empty: no other row has them
 
 
@@ -86,6 +72,16 @@ class Estimate(NamedTuple):
         half_width = self.half_width(self.level)
         return max(self.lowest, float(self.value - half_width)), min(self.highest, float(self.value + half_width))
 
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.interval()[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.interval()[1]
+
     def half_width(self, level: float) -> float:
         """t SE, where t is a quantile of Student's t; without degrees of freedom, the quantile of the law in
         `moderation.upper_tail`."""
@@ -110,11 +106,11 @@ class Estimate(NamedTuple):
         return self.half_width(self.level) + self.half_width(2 * POWER - 1)
 
 
-def sample(sentences: np.ndarray, score: Score) -> Sample:
+def sample(sentences: np.ndarray, score: Score, references: Sequence[float] | np.ndarray = ()) -> Sample:
     """The scores and pseudo-values of a row. sentences (S, n, k): the numbers of every sentence for every seed."""
     sums, n = sentences.sum(1), sentences.shape[1]
     scores = score(sums)
-    return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences))
+    return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences), references)
 
 
 def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
@@ -147,6 +143,11 @@ def _common(row: Sample, other: Sample) -> Sample:
     return row._replace(
         scores=row.scores[places], pseudo=row.pseudo[places], weights=[row.weights[place] for place in places]
     )
+
+
+def first_seeds(row: Sample, count: int) -> Sample:
+    """The sample of a row's first seeds."""
+    return row._replace(scores=row.scores[:count], pseudo=row.pseudo[:count], weights=row.weights[:count])
 
 
 def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
@@ -220,102 +221,25 @@ def _interaction_mean_square(pseudo: np.ndarray) -> float:
 # Several rows
 
 
-class RowComparison(NamedTuple):
-    """The statistics of one metric of a row."""
-
-    row_mean: Estimate | None  # None where nothing varies, so that nothing is known of its error
-    difference: Estimate | None  # to base; None for base itself, and where the two are not compared
-    p_value: float | None  # of the difference, corrected for the tested rows
-    is_outlier: bool = False  # its variance from seed to seed is far from those of the other rows
-    shares_weights: bool = False  # with base: they are compared within each seed
-    is_rounding: bool = False  # in every seed its score is base's, but for rounding
-    is_constant: bool = False  # its several seeds all have the same score
-
-
-def compare_rows(
-    rows: Sequence[np.ndarray | None],
-    base: int | None,
-    metric: Metric,
-    same_dataset: Sequence[bool] = (),
-    weights: Sequence[Sequence[str]] = (),
-) -> list[RowComparison | None]:
-    """Compare every row with the one at index `base`; rows: arrays (S, n, k + 2).
-
-    same_dataset: whether each row was measured on the sentences of base; empty: all were.
-    weights: of each row, the ids of the trained weights by seed; empty: no rows share them.
-
-    The result is None for a row that is None or has values that are not finite. Differences are tested by t, with
-    variances that are moderated over the rows if these are enough (see moderation.py). If each row has one seed, the
-    test is of these very trainings on other sentences. p-values and intervals hold for all rows together (see
-    `correct`).
-
-    A row has no difference from base if it was measured on other sentences, or if `same_dataset` says so. It has none
-    either if one of the two has one seed and the other several, because one seed does not show how far a row spreads;
-    if it equals base to rounding in every seed (`is_rounding`); or if the difference has no variance at all.
-
-    Rows that share the weights of base are compared with it within each seed. Their trainings are those of base, so
-    they do not count once more for the other rows' variances.
-    """
-    samples = samples_of(rows, metric)
-    if weights:
-        samples = [row and row._replace(weights=ids) for row, ids in zip(samples, weights, strict=True)]
-    return compare_samples(samples, base, metric.lowest, metric.highest, same_dataset)
-
-
-def samples_of(rows: Sequence[np.ndarray | None], metric: Metric) -> list[Sample | None]:
-    """The samples of rows, arrays (S, n, k + 2); None for a row that is None or has values that are not finite."""
-    return [_finite_sample(row, metric) for row in rows]
-
-
 def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
     """The sample of a row of which only the scores by seed are known; None for fewer than two seeds."""
     values = np.array(scores, float)
     return Sample(values, np.stack([values, values], 1)) if len(values) > 1 else None
 
 
-def compare_samples(
-    samples: Sequence[Sample | None],
-    base: int | None,
-    lowest: float = -math.inf,
-    highest: float = math.inf,
-    same_dataset: Sequence[bool] = (),
-    level: float = LEVEL,
-) -> list[RowComparison | None]:
-    """Compare every row with the one at index `base`, as `compare_rows` does. None for a row that is None.
+def are_comparable(row: Sample, base: Sample) -> bool:
+    """Whether two rows have the same references, and both have one seed, or both several."""
+    return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
-    lowest, highest: of all values that the score can have. level: of all intervals together.
-    """
-    of_base = None if base is None else samples[base]
-    shared = [bool(row and of_base and row is not of_base and shares_weights(row, of_base)) for row in samples]
-    prior = seed_prior([row for row, is_shared in zip(samples, shared, strict=True) if row and not is_shared])
-    most = highest - lowest
-    tested = {
-        i: row
-        for i, row in enumerate(samples)
-        if row and of_base and i != base and (not same_dataset or same_dataset[i]) and _are_comparable(row, of_base)
-    }
-    differences: dict[int, tuple[Estimate, float | None]] = {}
-    if of_base and tested:
-        differences = dict(zip(tested, correct([*tested.values()], of_base, prior, most, level), strict=True))
-    comparisons: list[RowComparison | None] = []
-    for i, row in enumerate(samples):
-        if row is None:
-            comparisons.append(None)
-            continue
-        row_mean = estimate(row, prior)._replace(lowest=lowest, highest=highest)
-        change, p_value = differences.get(i, (None, None))
-        comparisons.append(
-            RowComparison(
-                row_mean if row_mean.standard_error else None,
-                change if p_value is not None else None,
-                p_value,
-                bool(prior and len(row.scores) > 1 and _seed_variance(row) in prior.outliers),
-                shared[i] and p_value is not None,
-                bool(of_base and i in tested and is_rounding([(1, row), (-1, of_base)])),
-                len(row.scores) > 1 and np.ptp(row.scores) == 0,
-            )
-        )
-    return comparisons
+
+def is_constant(row: Sample) -> bool:
+    """Whether the several seeds of a row all have the same score."""
+    return len(row.scores) > 1 and bool(np.ptp(row.scores) == 0)
+
+
+def is_outlier(row: Sample, prior: Prior | None) -> bool:
+    """Whether the variance of a row from seed to seed is far from those of the other rows."""
+    return prior is not None and len(row.scores) > 1 and _seed_variance(row) in prior.outliers
 
 
 def correct(
@@ -323,8 +247,10 @@ def correct(
 ) -> list[tuple[Estimate, float | None]]:
     """The difference of each row from base, with its p-value, both corrected for the number of rows.
 
-    most: the largest difference that is possible. A difference that is only rounding, or has no variance, is not
-    tested: it has no p-value, and does not count in the correction. The order of the rows has no meaning.
+    most: the largest difference that is possible. level: of all intervals together.
+
+    A difference that is only rounding, or has no variance, is not tested: it has no p-value, and does not count in the
+    correction. The order of the rows has no meaning.
 
     The test steps down from the smallest p (Westfall and Young 1993, algorithm 2.8). The i-th smallest becomes the
     probability that, if no row differed, any of the p-values from the i-th on would be as small. It is never below the
@@ -364,17 +290,26 @@ def contrasts(
     tested = [i for i, one in enumerate(estimates) if one.standard_error and not is_rounding(summed[i])]
     if not tested:
         return [(estimate, None) for estimate in estimates]
-    weights = weights[tested]
-    rng = np.random.default_rng(1)
-    sentence_means = np.array([row.pseudo.mean(0) for row in rows])
-    covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
-    errors = rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd") @ weights.T
-    drawn = np.einsum("cr,rs,cs->c", weights, covariance, weights)  # the variance of these errors
-    by_sentences = np.array([estimates[i].variance_by_sentences for i in tested])
-    errors *= np.sqrt(by_sentences / np.maximum(drawn, np.finfo(float).tiny))
+    rng, weights = np.random.default_rng(1), weights[tested]
+    errors = _sentence_errors(rng, rows, weights, [estimates[i] for i in tested])
     variances, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
     errors += (np.sqrt(variances) * rng.standard_t(freedoms, (DRAWS, len(rows)))) @ weights.T
-    return _stepped_down(estimates, tested, stats.rankdata(-abs(errors), axis=0) / DRAWS, most)
+    return _stepped_down(estimates, tested, _p_values_of(errors), most)
+
+
+def _sentence_errors(
+    rng: np.random.Generator, rows: Sequence[Sample], weights: np.ndarray, estimates: Sequence[Estimate]
+) -> np.ndarray:
+    """Errors (DRAWS, contrasts) by the sentences, which vary together as they do in these rows."""
+    covariance = np.cov(weights @ [row.pseudo.mean(0) for row in rows]).reshape(len(weights), len(weights))
+    by_sentences = np.array([estimate.variance_by_sentences for estimate in estimates])
+    scale = np.sqrt(by_sentences / np.maximum(np.diag(covariance), np.finfo(float).tiny))
+    return scale * rng.multivariate_normal(np.zeros(len(weights)), covariance, DRAWS, method="svd")
+
+
+def _p_values_of(errors: np.ndarray) -> np.ndarray:
+    """The p-value of each of these errors (DRAWS, contrasts), among those of its contrast."""
+    return stats.rankdata(-abs(errors), axis=0) / DRAWS
 
 
 def _stepped_down(
@@ -408,30 +343,15 @@ def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequenc
     A row that shares the weights of base has an error of its own in place of both. It is drawn as independent of the
     others: errors that depend on each other stay together within their limits more often (Sidak 1967).
     """
-    rng = np.random.default_rng(1)
-    sentence_means = np.array([row.pseudo.mean(0) - base.pseudo.mean(0) for row in rows])
-    covariance = np.cov(sentence_means).reshape(len(rows), len(rows))
-    by_sentences = np.array([estimate.variance_by_sentences for estimate in differences])
-    scale = np.sqrt(by_sentences / np.maximum(np.diag(covariance), np.finfo(float).tiny))
-    errors = scale * rng.multivariate_normal(np.zeros(len(rows)), covariance, DRAWS, method="svd")
+    rng, weights = np.random.default_rng(1), np.eye(len(rows), len(rows) + 1)
+    weights[:, -1] = -1
+    errors = _sentence_errors(rng, [*rows, base], weights, differences)
     if all(estimate.parts for estimate in differences):
         parts = [(*estimate.parts, SeedVariance(0.0, 1.0))[:2] for estimate in differences]  # no errors of base: 0
         own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
         errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
         errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1].max(), (DRAWS, 1))
-    return stats.rankdata(-abs(errors), axis=0) / DRAWS
-
-
-def _finite_sample(row: np.ndarray | None, metric: Metric) -> Sample | None:
-    """The sample of a row, if it has several sentences and all of their numbers are finite."""
-    if row is None or row.shape[1] < 2 or not np.isfinite(row[..., metric.columns]).all():
-        return None
-    return sample(row[..., metric.columns], metric.score)._replace(references=row[0, :, metric.reference_column])
-
-
-def _are_comparable(row: Sample, base: Sample) -> bool:
-    """Whether two rows have the same references, and both have one seed, or both several."""
-    return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
+    return _p_values_of(errors)
 
 
 def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:

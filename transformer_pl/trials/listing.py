@@ -13,9 +13,13 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from transformer_pl.config import KEYS, Data
 from transformer_pl.data.prepared import Meta
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
 from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.task import task_of
+from transformer_pl.trials.result import Result
 from transformer_pl.trials.runs_folder import read_plan
 from transformer_pl.trials.trial import TRIAL_FOLDER, Trial, trial_id
 
@@ -37,7 +41,7 @@ def list_runs(runs: Path, console: Console) -> None:
     trial_table = _table("id", "trial", "state", "score", "changed", "size")
     for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
         id_, result = trial_id(trial.folder.name), trial.result()
-        score = f"{result.main_metric} {result.main_score:#.3g}".rstrip(".") if result else "-"
+        score = _score(result) if result else "-"
         name = trial.folder.name.removesuffix(f"-{id_}")
         trial_table.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
     dataset_table = _table("dataset", "text", "changed", "size")
@@ -52,6 +56,14 @@ def list_runs(runs: Path, console: Console) -> None:
         say(console, f"nothing needs these ({_size(file for folder in unneeded for file in files[folder])}):")
         for folder, reason in unneeded.items():
             say(console, f"  {folder}: {reason}")
+
+
+def _score(result: Result) -> str:
+    """The score in the digits of its measure; in three where its task is not here."""
+    form = "#.3g"
+    with suppress(InputError):
+        form = f".{task_of(Data(task=(KEYS | result.config)['data.task'])).measure.digits}f"
+    return f"{result.main_metric} {result.main_score:{form}}"
 
 
 def find_unneeded(runs: Path) -> dict[Path, str]:

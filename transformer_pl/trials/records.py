@@ -114,6 +114,7 @@ class SweepPlan(TypedDict, total=False):
     name: str
     scale: str
     trials: list[PlannedRecord]
+    notes: list[str]
     tested: Tested
     command: str
     differs: str
