@@ -302,7 +302,8 @@ def samples_of(rows, score):
 
 
 def test_rows_that_share_their_weights_are_compared_by_a_paired_test():
-    """scipy's, where sentences hardly differ. Other weights, or these of other seeds, are no pairs."""
+    """scipy's, where sentences hardly differ, in whatever order the seeds are. Other weights, or one in common, are no
+    pairs."""
     rng = np.random.default_rng(11)
     for S in (2, 3, 5, 9):
         scores = rng.normal(30, 1, S)
@@ -311,7 +312,9 @@ def test_rows_that_share_their_weights_are_compared_by_a_paired_test():
         expected, found = scipy.stats.ttest_rel(changed, scores), difference(row, base)
         assert found.p_value == pytest.approx(expected.pvalue, rel=1e-3)
         assert found.interval() == pytest.approx(tuple(expected.confidence_interval()), rel=1e-3)
-        for weights in ((), range(1, S + 1), range(S)[::-1], range(S + 1)):
+        turned = Sample(row.scores[::-1], row.pseudo[::-1], weights=range(S)[::-1])
+        assert difference(turned, base).p_value == pytest.approx(found.p_value)
+        for weights in ((), range(S, 2 * S), range(S - 1, 2 * S - 1)):
             assert len(difference(row._replace(weights=weights), base).parts) == 2
 
 

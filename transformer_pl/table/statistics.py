@@ -133,8 +133,11 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
 
 
 def shares_weights(row: Sample, base: Sample) -> bool:
-    """Whether a row evaluates trained weights of base; then the two are compared on those that both have."""
-    return not set(row.weights).isdisjoint(base.weights)
+    """Whether a row evaluates trained weights of base; then the two are compared on those that both have.
+
+    One seed of several in common says nothing of how their differences spread.
+    """
+    return len(set(row.weights) & set(base.weights)) >= min(2, len(row.scores))
 
 
 def _common(row: Sample, other: Sample) -> Sample:
