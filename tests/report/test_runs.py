@@ -222,12 +222,12 @@ def test_a_run_without_a_number_is_counted_and_named(tmp_path):
 
 @pytest.mark.parametrize("heading", ["State", "status"])
 def test_runs_that_did_not_finish_or_have_no_name_are_left_out_and_counted(tmp_path, heading):
-    left = ["crashed,8,no number", "Failed,8,9", "KILLED,8,9", "running,8,9", "finished,,9"]
+    left = ["crashed,8,no number", "Failed,8,9", "KILLED,8,9", "running,8,9", "PRUNED,8,9", "finished,,9"]
     path = write(tmp_path, "FINISHED,8,1", *left, "finished,8,3", heading=f"{heading},h,acc")
     table = runs_table(path, OPTIONS)
     assert values(table, "acc.mean") == [2.0]
-    (note,) = (note for note in table.notes if "5 runs" in note)
-    assert all(f"1 {why}" in note for why in ("crashed", "failed", "killed", "running", "without a name"))
+    (note,) = (note for note in table.notes if "6 runs" in note)
+    assert all(f"1 {why}" in note for why in ("crashed", "failed", "killed", "running", "pruned", "without a name"))
     path = write(tmp_path, *["crashed,8,1"] * 5, heading="State,h,acc")
     assert "5 crashed" in refused(path, "--row=h", "--metric=acc")
 
@@ -285,6 +285,7 @@ def test_mistakes_are_one_line(tmp_path, words, named):
         ("Step,h,acc,acc__MIN,acc__MAX\n1,2,3,3,3\n", "each step"),
         ("h,epoch,acc\na,0,1\na,1,2\na,0,1\na,1,2\na,2,2\nb,0,1\nb,1,2\n", "each step"),
         ("Step,h,acc\n1,a,3\n1,b,3\n2,a,3\n2,b,3\n", "each step"),
+        ("Relative Time (Wall),h,acc\n1,a,3\n2,a,3\n", "each step"),
     ],
     ids=lambda text: text[:20].encode("unicode_escape").decode(),
 )
@@ -298,8 +299,19 @@ def test_what_is_no_file_is_refused(tmp_path):
     """Nothing is read from a device, which may have no end."""
     (tmp_path / "endless.csv").symlink_to("/dev/zero")
     (tmp_path / "folder.csv").mkdir()
-    for name in ("endless.csv", "folder.csv", "missing.csv"):
+    for name in ("endless.csv", "folder.csv", "missing.csv", "/dev/zero"):
         assert name in refused(tmp_path / name, "--row=h", "--metric=acc")
+
+
+def test_a_file_of_runs_may_have_any_name(tmp_path):
+    path = write(tmp_path, *lines_of()).rename(tmp_path / "runs.txt")
+    assert "0.93" in printed(path, "--row=h", "--metric=acc", "--format=csv")
+
+
+def test_one_wild_row_takes_no_digits_from_the_others(tmp_path):
+    lines = lines_of({"base": [10.1, 10.2, 10.3], "8": [3e28, 3.1e28, 12.0]})
+    table = runs_table(write(tmp_path, *lines), OPTIONS)
+    assert next(column.cells for column in table.columns if column.name == "acc")[0] == "10.20 ± 0.10"
 
 
 def test_steps_of_finished_runs_are_no_chart(tmp_path):

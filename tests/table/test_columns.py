@@ -352,6 +352,9 @@ def test_markdown_shows_every_name_as_it_is():
     assert ["".join(part.content for part in parts) for parts in names] == [" ".join(o.split("\n")) for o in odd]
 
 
+ABOUT_PPL = About(measures=[Measure("ppl", "ppl", lower_is_better=True)])
+
+
 def test_numbers_of_every_size_can_be_read():
     values = {"tiny": [1.25e-8, 1.5e-8], "huge": [1e28, 2e28]}
     rows = [Row.of_values(name, {name: of_row}) for name, of_row in values.items()]
@@ -359,6 +362,17 @@ def test_numbers_of_every_size_can_be_read():
         made = make_table([one], About(measures=[Measure(one.name, one.name, digits)]))
         text = column(made, one.name)[0]
         assert float(text.split()[0]) == pytest.approx(statistics.mean(values[one.name]), rel=0.1) and len(text) < 30
+    huge = {"base": [1e28, 1.1e28, 1.2e28], "worse": [3e28, 3.1e28, 3.2e28]}
+    made = make_table(
+        [Row.of_values(name, {"ppl": of}, is_base=name == "base") for name, of in huge.items()], ABOUT_PPL
+    )
+    assert "is 2e+28 ppl higher" in made.summary and column(made, "Δ ppl")[1] == "+2e+28*"
+
+
+def test_the_control_characters_of_a_name_cut_nothing_off_in_a_terminal():
+    console = Console(width=80, file=io.StringIO())
+    console.print(make_table([Row.of_values("\x1b[31mred\x1b[0m", {"ppl": [1.0, 2.0]})], ABOUT_PPL).terminal(80))
+    assert r"\x1b[31mred\x1b[0m" in console.file.getvalue()
 
 
 def test_a_caption_replaces_the_summary_and_a_narrow_table_fits_a_column():
