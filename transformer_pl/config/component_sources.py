@@ -110,21 +110,24 @@ def _code(path: str, whole: bool = False) -> dict[str, tuple[ModuleSpec, list[as
     own, _, name = path.rpartition(".")
     code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
     imported = [own]
-    for finder in sys.path_importer_cache.values():  # of zip files, which may have been written anew
-        getattr(finder, "invalidate_caches", int)()  # `importlib` leaves out those with a relative path
-    importlib.invalidate_caches()
+    _look_anew()
     for module in imported:  # which grows meanwhile
-        spec = _spec(module) if module not in code and _is_users(module) else None
-        if spec and spec.has_location and spec.origin:
+        if module not in code and (spec := _users_file(module)):
             statements = _statements(_content(spec))
             counted = statements if code or whole else _referred(statements, name)
             code[module] = spec, counted
-            for statement in statements:
-                if statement in counted or isinstance(statement, IMPORTS):
-                    imported += _imported(statement, spec.parent or "")
+            run = [one for one in statements if one in counted or isinstance(one, IMPORTS)]
+            imported += itertools.chain.from_iterable(_imported(statement, spec.parent or "") for statement in run)
         if (above := module.rpartition(".")[0]) and above not in imported:  # a package is imported with its modules
             imported.append(above)
     return code if whole or own not in imported[1:] else _code(path, whole=True)
+
+
+def _look_anew() -> None:
+    """Let the finders of modules look anew, also into zip files."""
+    for finder in sys.path_importer_cache.values():
+        getattr(finder, "invalidate_caches", int)()  # `importlib` leaves out those with a relative path
+    importlib.invalidate_caches()
 
 
 def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
@@ -132,27 +135,21 @@ def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
 
     It returns all statements where it cannot be known which these are.
     """
-    binding: dict[str, list[int]] = {}  # by name, the indexes of the statements that bind it
-    users_own = set[str]()  # names of the user's own functions and classes
-    for index, statement in enumerate(statements):
-        for bound in _bound(statement):
-            binding.setdefault(bound, []).append(index)
-        if isinstance(statement, DEFINITIONS) or _imports_users(statement):
-            users_own |= _bound(statement)
-    if name not in binding or "*" in binding or any(map(_observes_subclasses, statements)):
+    bound = list(map(_bound, statements))  # the names that each binds
+    own = map(_bound, filter(lambda one: isinstance(one, DEFINITIONS) or _imports_users(one), statements))
+    users_own = set[str]().union(*own)  # names of the user's own functions and classes
+    everything = set[str]().union(*bound)
+    if name not in everything or "*" in everything or any(map(_observes_subclasses, statements)):
         return statements
-    needed = set[int]()
+    needed, referred = set[int](), {name}
     found = {index for index, statement in enumerate(statements) if _runs(statement, users_own)}
-    found.update(binding[name])
-    while found:
+    while found := (found | {index for index, names in enumerate(bound) if names & referred}) - needed:
         if any(_looks_up(statements[index]) for index in found):
             return statements
         needed |= found
-        referred = {reference for index in found for reference in _names(statements[index])}
-        known = {bound for bound, indexes in binding.items() if needed.intersection(indexes)}
-        found = {index for reference in referred for index in binding.get(reference, ())}
-        found |= {index for index, statement in enumerate(statements) if _calls(statement, known)}
-        found -= needed
+        referred = set(itertools.chain.from_iterable(_names(statements[index]) for index in found))
+        known = set[str]().union(*(bound[index] for index in needed))
+        found = {index for index, statement in enumerate(statements) if _calls(statement, known)}
     return [statements[index] for index in sorted(needed)]
 
 
@@ -292,6 +289,12 @@ def _statements(content: bytes) -> list[ast.stmt]:
 def _never_runs(node: ast.AST) -> bool:
     """Whether a statement of a module is for type checkers, or runs only where its file is the program."""
     return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test).rpartition(".")[2] in NEVER_TRUE
+
+
+def _users_file(module: str) -> ModuleSpec | None:
+    """Where a module of the user's lies; None for any other, and for one that lies in no file."""
+    spec = _spec(module) if _is_users(module) else None
+    return spec if spec and spec.has_location and spec.origin else None
 
 
 def _is_users(name: str) -> bool:

@@ -1,10 +1,11 @@
 """The types of the configuration's keys: limits of values, how text is read, and messages for what does not fit."""
 
 import ast
+import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
@@ -143,9 +144,7 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
         beside, value = value["options"], value["path"]
     try:
         read = parse_yaml(value) if isinstance(value, str) else value
-        entries = read if isinstance(read, list | tuple) else [read]
-        written: list[Any] = [entry.as_written if isinstance(entry, Plugin) else entry for entry in entries]
-        pairs = [pair for entry in written for pair in ({entry: None} if isinstance(entry, str) else entry).items()]
+        pairs = [*itertools.chain.from_iterable(map(_pairs, read if isinstance(read, list | tuple) else [read]))]
         added = beside if len(pairs) == 1 else {}
         return [
             (path, {str(name): plain_value(option) for name, option in ((options or {}) | added).items()})
@@ -153,6 +152,12 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
         ]
     except (yaml.YAMLError, AttributeError, TypeError, ValueError):
         raise ValueError("must be import paths, such as [my_log.Logger, {my_callback.Stop: {patience: 3}}]") from None
+
+
+def _pairs(entry: Any) -> Iterable[tuple[str, Any]]:
+    """The path of each class in an entry, and its options or None."""
+    written = entry.as_written if isinstance(entry, Plugin) else entry
+    return ({written: None} if isinstance(written, str) else written).items()
 
 
 def _callbacks(value: object) -> tuple[Callback, ...]:
@@ -182,20 +187,22 @@ def plain_value(value: object) -> object:
         return {str(key): plain_value(part) for key, part in value.items()}
     if isinstance(value, PurePath):
         return str(value)
-    if not isinstance(value, str):
-        return value
-    if value in SPELLED:
-        return SPELLED[value]
-    if re.fullmatch(r"[-+]?(0|[1-9][0-9]{,999})", value):
-        return int(value)
-    if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", value):
-        return value if math.isinf(float(value)) else float(value)  # 47e260614195 is the id of a trial
-    if value[:1] in ("[", "(", "{"):
-        for read in (json.loads, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-                found = read(value)
-                return plain_value(found) if isinstance(found, list | tuple | dict) else value
-    return value
+    return _spelled(value) if isinstance(value, str) else value
+
+
+def _spelled(text: str) -> object:
+    """The plain value that a text spells, or the text."""
+    if text in SPELLED:
+        return SPELLED[text]
+    if re.fullmatch(r"[-+]?(0|[1-9][0-9]{,999})", text):
+        return int(text)
+    if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", text):
+        return text if math.isinf(float(text)) else float(text)  # 47e260614195 is the id of a trial
+    for read in (json.loads, ast.literal_eval) if text.startswith(("[", "(", "{")) else ():
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            found = read(text)
+            return plain_value(found) if isinstance(found, list | tuple | dict) else text
+    return text
 
 
 def as_word(value: object) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,29 +43,24 @@ def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Co
         for files in splits.values():
             files.pop(data.source if data.target in files else "", None)
 
-    readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
-        "tsv": partial(_tsv, data),
-        "json": _json,
-        "jsonl": _json,
-        "parquet": _parquet,
-    }
-
     def pairs(split: str) -> Iterator[Pair]:
         files = splits[split]
         if data.source in files:
-            for source, target in zip(files[data.source], files[data.target], strict=True):
-                yield from _text_pairs(source, target)
-            return
-        if texts := files.get(data.target) or files.get(TEXT):
-            yield from (("", line) for line in itertools.chain.from_iterable(map(lines, texts)))
-            return
-        for ending, paths in files.items():  # of a table there is a single ending
-            for path in paths:
-                with reading(path, REMEDY):
-                    for place, row in readers[ending](path):
-                        yield pair_of(row, data, f"{path} {place}", has_source)
+            return itertools.chain.from_iterable(map(_text_pairs, files[data.source], files[data.target]))
+        ((ending, paths),) = files.items()
+        if ending not in TABLES:
+            return (("", line) for line in itertools.chain.from_iterable(map(lines, paths)))
+        return itertools.chain.from_iterable(_table_pairs(path, ending, data, has_source) for path in paths)
 
     return Corpus({"files": digests(splits)}, described, pairs)
+
+
+def _table_pairs(path: Path, ending: str, data: Data, has_source: bool) -> Iterator[Pair]:
+    """The pairs of the rows of a table."""
+    readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {"tsv": partial(_tsv, data), "parquet": _parquet}
+    with reading(path, REMEDY):
+        for place, row in readers.get(ending, _json)(path):
+            yield pair_of(row, data, f"{path} {place}", has_source)
 
 
 def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, SplitFiles]:
@@ -78,24 +73,16 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     folder = Path(os.path.expanduser(folder))
     if not folder.is_dir():
         raise InputError(f"folder {folder}: is no folder; give that of the dataset with data.path=FOLDER")
-    endings = sorted(itertools.chain.from_iterable(forms), key=len, reverse=True)
-    name = re.compile(
-        r"(?P<split>.+?)(-(?P<part>\d+)-of-(?P<parts>\d+))?"
-        rf"\.(?P<ending>{'|'.join(map(re.escape, endings))})((?<!parquet)\.gz)?"
-    )
-    found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
-    for path in folder.iterdir():
-        if match := name.fullmatch(path.name):
-            found[match["split"]][match["ending"]].append((int(match["part"] or 0), int(match["parts"] or 1), path))
+    found = _found_files(folder, itertools.chain.from_iterable(forms))
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
 
     def files_of(role: str) -> dict[str, list[Path]]:
         files = {ending: sorted(parts) for ending, parts in sorted(found[chosen[role]].items())}
-        numbers = [(part, count) for parts in files.values() for part, count, _ in parts]
-        whole_numbers = [(part, len(parts)) for parts in files.values() for part in range(len(parts))]
-        has_one_count = len({len(parts) for parts in files.values()}) == 1
-        if numbers != whole_numbers or not has_one_count or set(files) not in map(set, forms):
+        numbers = [[(part, count) for part, count, _ in parts] for parts in files.values()]
+        count = len(numbers[0])
+        is_whole = all(of_ending == [(part, count) for part in range(count)] for of_ending in numbers)
+        if not is_whole or set(files) not in map(set, forms):
             names = shown(", ".join(path.name for parts in files.values() for *_, path in parts))
             rule = f"{role} must be stored once and whole, as {whole}"
             remedy = "add or remove files, or name its languages with data.source and data.target"
@@ -103,6 +90,18 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
         return {ending: [path for *_, path in parts] for ending, parts in files.items()}
 
     return f"folder {folder} ({', '.join(chosen.values())})", collect_errors(files_of, chosen)
+
+
+def _found_files(folder: Path, endings: Iterable[str]) -> dict[str, dict[str, list[tuple[int, int, Path]]]]:
+    """By split and ending, the files of a folder: which part each is, of how many, and its path."""
+    ending = "|".join(map(re.escape, sorted(endings, key=len, reverse=True)))
+    part = r"-(?P<part>\d+)-of-(?P<parts>\d+)"
+    name = re.compile(rf"(?P<split>.+?)({part})?\.(?P<ending>{ending})((?<!parquet)\.gz)?")
+    found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
+    for path in folder.iterdir():
+        if match := name.fullmatch(path.name):
+            found[match["split"]][match["ending"]].append((int(match["part"] or 0), int(match["parts"] or 1), path))
+    return found
 
 
 def digests(splits: SplitFiles) -> dict[str, list[str]]:

@@ -59,22 +59,26 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
             if number % COUNTED_EVERY == 0:
                 on_progress("reading the dataset", number, None)
             if name == "train":
-                for pairs in unseen.values():
-                    pairs.pop(pair, None)
+                for one in EVALUATION:
+                    unseen[one].pop(pair, None)
             else:
                 unseen[name][pair] += 1
                 counts["equal"] = counts.get("equal", 0) + (pair[0] == pair[1])
-        read = sum(counts.values())
-        if name == "train" and data.train_pairs and read < data.train_pairs:
-            raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
-        if not counts["pairs"]:
-            what = "a pair with text on both sides" if task_of(data).has_source else "a line with text"
-            what += f" of at most data.max_words = {data.max_words} words" if data.max_words else ""
-            rule = f"{name} must hold {what}, but has none"
-            raise InputError(f"{corpus.description}: {rule}; add one")
-    for name, pairs in unseen.items():
-        splits[name]["seen"] = splits[name]["pairs"] - pairs.total()
+        _check_counts(name, counts, corpus, data)
+    for name in EVALUATION:
+        splits[name]["seen"] = splits[name]["pairs"] - unseen[name].total()
     return splits
+
+
+def _check_counts(name: str, counts: Counts, corpus: Corpus, data: Data) -> None:
+    """Raise an InputError for a split with too few pairs."""
+    read = sum(counts.values())
+    if name == "train" and data.train_pairs and read < data.train_pairs:
+        raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
+    if not counts["pairs"]:
+        what = "pair with text on both sides" if task_of(data).has_source else "line with text"
+        short = f" of at most data.max_words = {data.max_words} words" if data.max_words else ""
+        raise InputError(f"{corpus.description}: {name} must hold a {what}{short}, but has none; add one")
 
 
 def leaks(counts: dict[str, Counts], unit: str) -> list[str]:

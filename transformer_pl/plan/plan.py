@@ -203,27 +203,35 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
     scaled = ", as written → at this scale" if "→" in "".join(base) else ""
     say(console, f"base{scaled}: {', '.join(base)}")
     console.print(_table(plan, states, base))
-    reasons: dict[str, list[str]] = {}
-    for planned, state in zip(trials, states, strict=True):
-        if state == "new" and (reason := why_new(planned.identity.inputs, planned.trial)):
-            reasons.setdefault(reason, []).append(planned.name)
-    if why := "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items()):
-        say(console, f"new beside finished trials: {why}")
-    done = [planned for planned, state in zip(trials, states, strict=True) if state == "done"]
-    seconds = [estimates[planned.row].seconds or math.nan for planned in _trainings(missing, done)]
-    if missing and math.isnan(sum(seconds)):
-        say(console, "time: unknown, as no finished trial is comparable; the sweep tells it as it trains")
-    elif missing:
-        left = max([sum(seconds) / at_once, *seconds])
-        time = f"time: about {format_duration(left)} of training left, {at_once} at a time"
-        processors = dict.fromkeys(estimates[planned.row].processor for planned in missing)
-        if processor := next(filter(None, processors), ""):
-            time += f", if each runs as fast as on {processor}"
-        say(console, time)
-    for line in path_notes(row.configs[0] for row in sweep.rows):
-        say(console, line)
+    of_state = {state: [one for one, its in zip(trials, states, strict=True) if its == state] for state in states}
+    lines = _new_beside_finished(of_state.get("new", []))
+    if missing:
+        lines.append(_time_left([estimates[one.row] for one in _trainings(missing, of_state.get("done", []))], at_once))
+    lines += path_notes(row.configs[0] for row in sweep.rows)
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
-        say(console, f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
+        lines.append(f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
+    for line in lines:
+        say(console, line)
+
+
+def _new_beside_finished(new: Sequence[PlannedTrial]) -> list[str]:
+    """A line about new trials that resemble finished ones."""
+    reasons: dict[str, list[str]] = {}
+    for planned in new:
+        if reason := why_new(planned.identity.inputs, planned.trial):
+            reasons.setdefault(reason, []).append(planned.name)
+    why = "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items())
+    return [f"new beside finished trials: {why}"] if why else []
+
+
+def _time_left(trainings: Sequence[CostEstimate], at_once: int) -> str:
+    """How long the trainings take together."""
+    seconds = [estimate.seconds or math.nan for estimate in trainings]
+    if math.isnan(sum(seconds)):
+        return "time: unknown, as no finished trial is comparable; the sweep tells it as it trains"
+    left = format_duration(max([sum(seconds) / at_once, *seconds]))
+    processor = next((f", if each runs as fast as on {one.processor}" for one in trainings if one.processor), "")
+    return f"time: about {left} of training left, {at_once} at a time{processor}"
 
 
 def _trainings(missing: Sequence[PlannedTrial], done: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
@@ -253,14 +261,12 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
-    counts = [Counter[str]() for _ in plan.sweep.rows]
-    for planned, state in zip(plan.trials, states, strict=True):
-        counts[planned.row][state] += 1
-    estimates = [plan.estimates[index] for index in range(len(plan.sweep.rows))]
-    params = short_numbers([estimate.cost.params for estimate in estimates])
-    for index, (row, estimate) in enumerate(zip(plan.sweep.rows, estimates, strict=True)):
+    counts = Counter((planned.row, state) for planned, state in zip(plan.trials, states, strict=True))
+    params = short_numbers([plan.estimates[index].cost.params for index in range(len(plan.sweep.rows))])
+    for index, row in enumerate(plan.sweep.rows):
+        estimate = plan.estimates[index]
         time = "unknown" if estimate.seconds is None else f"~{format_duration(estimate.seconds)}"
-        trials = ", ".join(f"{count} {state}" for state, count in counts[index].items())
+        trials = ", ".join(f"{count} {state}" for (of_row, state), count in counts.items() if of_row == index)
         table.add_row(row.name, differing[index], params[index], short_number(estimate.cost.flops), time, trials)
     return table
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -182,6 +182,11 @@ def top_level_mistakes(path: Path, content: Mapping[str, Any]) -> list[str]:
     return errors
 
 
+def unknown_parameter(key: Any) -> str:
+    """What is wrong with a parameter's name; empty for a key, and for OUR_PARAMETERS."""
+    return "" if is_known_key(str(key)) or key in OUR_PARAMETERS else unknown_key(str(key))
+
+
 def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, list], list[str]]:
     """The values of every parameter of a grid that can be read, in the file's order; and the mistakes of the file."""
     errors = top_level_mistakes(path, content)
@@ -194,14 +199,15 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
         return {}, errors
     values_by_key = {}
     for key, entry in parameters.items():
-        if not is_known_key(str(key)) and key not in OUR_PARAMETERS:
-            errors.append(f"{path}: parameters.{key}: {unknown_key(str(key))}")
+        if mistake := unknown_parameter(key):
+            errors.append(f"{path}: parameters.{key}: {mistake}")
             continue
-        is_grids = isinstance(entry, dict) and len(entry) == 1 and entry.keys() <= {"value", "values"}
-        values = entry.get("values", [entry.get("value")]) if is_grids else None
+        values = None
+        if isinstance(entry, dict) and entry.keys() in ({"value"}, {"values"}):
+            values = entry.get("values", [entry.get("value")])
         nested = (list, dict) if key in PLUGINS or is_option(str(key)) else ()
         kinds = (str, int, float, type(None), *nested)
-        if isinstance(values, list) and values and all(isinstance(value, kinds) for value in values):
+        if values and isinstance(values, list) and all(isinstance(value, kinds) for value in values):
             values_by_key[str(key)] = values
         else:
             form = "{value: ...} or {values: [...]} in a grid, with plain values"
@@ -248,28 +254,24 @@ class _RowReader:
         varied = [key for key in parameters if key != "seed" and key not in shared]
         (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[SweepRow]()
         written: list[str] = []  # what the file says of each row alone
-        for values in itertools.product(*(parameters[key] for key in varied)):
+        for values in itertools.product(*map(parameters.__getitem__, varied)):
             own = dict(zip(varied, values, strict=True))
             config, keys = self._read(shared | own)
             if base and config and seeds:
-                configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
-                rows.append(SweepRow(describe_difference(config, base), configs, keys))
-                words = (f"{value}" if key == "variant" else f"{key}={value}" for key, value in own.items())
-                written.append(" ".join(words))
-        if not self.errors:
-            self.errors += self._mixed(rows)
-        self.matches_flops = any(row.configs[0].optim.match == "flops" for row in rows)
-        if base and not self.errors:
-            # optim.match=flops trains for as many steps as the budget pays for, matched once for all seeds of a row.
-            trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
-            for index, config in trained.items():
-                configs = [config.model_copy(update={"seed": seed}) for seed in seeds]
-                rows[index] = rows[index]._replace(configs=configs)
-            base = as_trained(base)
+                rows.append(SweepRow(describe_difference(config, base), _with_seeds(config, seeds), keys))
+                written.append(_written(own))
+        base, rows = self._matched(base, rows)
         self.errors += self._equal(rows, written)
         if self.errors or not base:
             raise InputError(*self.errors)
         return base, rows
+
+    def _matched(self, base: Config | None, rows: list[SweepRow]) -> tuple[Config | None, list[SweepRow]]:
+        """Base and the rows as they are trained, or as they are where they have errors."""
+        self.matches_flops = any(row.configs[0].optim.match == "flops" for row in rows)
+        if not self.errors:
+            self.errors += self._mixed(rows)
+        return (as_trained(base), _as_trained(rows)) if base and not self.errors else (base, rows)
 
     def _read_seeds(self) -> list[int]:
         """The seeds, or an empty list where one of them has an error."""
@@ -326,3 +328,19 @@ class _RowReader:
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"
                 yield f"{self.path}: rows `{first}` and `{second}` must differ, but {why}"
+
+
+def _written(keys: Mapping[str, Any]) -> str:
+    """The keys of a row, as the file has them."""
+    return " ".join(f"{value}" if key == "variant" else f"{key}={value}" for key, value in keys.items())
+
+
+def _with_seeds(config: Config, seeds: Iterable[int]) -> list[Config]:
+    return [config.model_copy(update={"seed": seed}) for seed in seeds]
+
+
+def _as_trained(rows: Sequence[SweepRow]) -> list[SweepRow]:
+    """The rows with as many steps as optim.match=flops stands for, which is found once for all seeds of a row."""
+    trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
+    seeds = [[config.seed for config in row.configs] for row in rows]
+    return [row._replace(configs=_with_seeds(trained[index], seeds[index])) for index, row in enumerate(rows)]

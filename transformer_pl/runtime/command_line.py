@@ -66,16 +66,8 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     0: done. 1: a trial failed, or the output was closed. 2: the input is invalid, nothing was started.
     128 + signal number: stopped by a signal.
     """
-    for number, name in enumerate(("stdout", "stderr"), start=1):
-        if getattr(sys, name) is None:  # closed by `>&-`; else the next file that is opened would take its place
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-            os.set_inheritable(number, True)
-            setattr(sys, name, os.fdopen(number, "w"))
+    _open_outputs()
     signals.install_handler(signals.raise_stopped)
-    for stream in (sys.stdout, sys.stderr):  # UTF-8 to files and pipes; a terminal shows `?` for what it lacks
-        if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # the output was opened as a file, and is a terminal by now
-                stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     messages: list[str] = []
     try:
         code = main(sys.argv[1:])
@@ -95,6 +87,22 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
             code = code or 1
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # as Python flushes it again
     sys.exit(code)
+
+
+def _open_outputs() -> None:
+    """Open outputs that were closed by `>&-`, as else the next file that is opened would take the place of one.
+
+    Files and pipes get UTF-8; a terminal shows `?` for what it lacks.
+    """
+    for number, name in enumerate(("stdout", "stderr"), start=1):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w"))
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # the output was opened as a file, and is a terminal by now
+                stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,18 +11,18 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import COMPONENTS, PLUGINS, Component, Config, is_known_key, nominal_sizes, unknown_key
+from transformer_pl.config import COMPONENTS, PLUGINS, Component, Config, nominal_sizes
 from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
 from transformer_pl.plan.sweep_file import (
     COST_METRICS,
-    OUR_PARAMETERS,
     Direction,
     Goals,
     row_levels,
     top_level_mistakes,
+    unknown_parameter,
 )
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
@@ -150,21 +150,8 @@ def read_search(
 
     Raises one InputError for all mistakes.
     """
-    mistakes, fixed, space = top_level_mistakes(path, content), dict[str, Any](), dict[str, Distribution]()
-    parameters = content.get("parameters")
-    for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
-        try:
-            values = _read_parameter(path, key, parameter)
-        except InputError as error:
-            mistakes += error.messages
-        except (ValueError, TypeError) as error:
-            mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
-        else:
-            choices = _choices_or_ends(values)
-            if len(choices) > 1:
-                space[key] = values
-            elif choices:
-                fixed[key] = choices[0]
+    fixed, space, mistakes = _read_parameters(path, content.get("parameters"))
+    mistakes = [*top_level_mistakes(path, content), *mistakes]
     if not space and not mistakes:
         mistakes.append(f"{path}: parameters: some key must have values: [...], or min and max, to search")
     for key in space.keys() & sets.keys():
@@ -195,14 +182,33 @@ def read_search(
     return search
 
 
+def _read_parameters(path: Path, parameters: Any) -> tuple[dict[str, Any], dict[str, Distribution], list[str]]:
+    """By key, the values that all trials have, and what is searched; and the mistakes of the file's parameters."""
+    fixed, space, mistakes = dict[str, Any](), dict[str, Distribution](), list[str]()
+    for key, parameter in parameters.items() if isinstance(parameters, dict) else ():
+        try:
+            values = _read_parameter(path, key, parameter)
+        except InputError as error:
+            mistakes += error.messages
+        except (ValueError, TypeError) as error:
+            mistakes.append(f"{path}: parameters.{key} = {shown(parameter)}: {error}")
+        else:
+            choices = _choices_or_ends(values)
+            if len(choices) > 1:
+                space[key] = values
+            elif choices:
+                fixed[key] = choices[0]
+    return fixed, space, mistakes
+
+
 def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     """Read one parameter of the file.
 
     Raises a ValueError or a TypeError with the constraint that it breaks, and an InputError for choices that are
     invalid by themselves. Constraints between keys are not checked here.
     """
-    if not isinstance(key, str) or not (is_known_key(key) or key in OUR_PARAMETERS):
-        raise ValueError(unknown_key(str(key)))
+    if mistake := unknown_parameter(key):
+        raise ValueError(mistake)
     if key in ("looks", "base_seeds"):
         raise ValueError("is for the rows of a grid, but this file searches; leave it out")
     if not isinstance(parameter, dict):
@@ -211,18 +217,29 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)
-    is_text = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
-    if len(choices) > 1 and (key in ("scale", "seed") or is_text):
+    if len(choices) < 2:
+        return values
+    if _is_fixed(key):
         raise ValueError("must be one value in a search")
-    schema = key_schemas().get(key, {})
-    kinds = {form.get("type") for form in schema.get("anyOf", [schema])}
-    if "integer" in kinds and isinstance(values, FloatDistribution):
+    if isinstance(values, FloatDistribution) and _is_whole(key):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
-    if len(choices) > 1 and isinstance(values, CategoricalDistribution):  # a range's wrong end makes trials infeasible
+    if isinstance(values, CategoricalDistribution):  # a range's wrong end makes trials infeasible
         levels = [level for choice in choices for level in row_levels(path, {key: choice}, {})]
         if mistakes := [mistake for level in levels for mistake in type_errors(level)]:
-            raise InputError(*dict.fromkeys(mistakes))
+            raise InputError(*mistakes)
     return values
+
+
+def _is_fixed(key: str) -> bool:
+    """Whether a key has the same value in all trials of a search."""
+    is_of_dataset = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
+    return is_of_dataset or key in ("scale", "seed")
+
+
+def _is_whole(key: str) -> bool:
+    """Whether the values of a key are whole numbers."""
+    schema = key_schemas().get(key, {})
+    return any(form.get("type") == "integer" for form in schema.get("anyOf", [schema]))
 
 
 def distribution(parameter: Mapping[str, Any]) -> Distribution:
@@ -231,28 +248,35 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     Raises a ValueError or TypeError with the constraint that the parameter breaks.
     """
     name, form = parameter.get("distribution"), parameter.keys() - {"distribution"}
-    if (form, name) in (({"value"}, None), ({"value"}, "constant"), ({"values"}, None), ({"values"}, "categorical")):
-        values = [parameter["value"]] if "value" in form else list(parameter["values"])
-        if any(not isinstance(value, str | int | float | None) for value in values):
-            raise ValueError("each value must be a number, text, true, false or null")
-        return CategoricalDistribution(values)
+    for key, kind in (("value", "constant"), ("values", "categorical")):
+        if form == {key} and name in (None, kind):
+            values = [parameter[key]] if key == "value" else list(parameter[key])
+            if not all(isinstance(value, str | int | float | None) for value in values):
+                raise ValueError("each value must be a number, text, true, false or null")
+            return CategoricalDistribution(values)
     if not {"min", "max"} <= form <= {"min", "max", "q"}:
         forms = "value alone, values alone, or min and max, perhaps with q"
         raise ValueError(f"must have {forms}, and no distribution or one that fits; Optuna has nothing else")
-    numbers = [parameter.get(key, 1) for key in ("min", "max", "q")]
+    return _range(name, [parameter[key] for key in ("min", "max", "q") if key in form])
+
+
+def _range(name: str | None, numbers: list[Any]) -> Distribution:
+    """The distribution of a range. numbers: its ends, and perhaps its step q. Raises a ValueError."""
     if not all(type(number) in (int, float) and abs(number) <= LARGEST for number in numbers):
         raise ValueError(f"min, max and q must be numbers up to {LARGEST:,}")
-    low, high, q = (int(n) if name == "int_uniform" and n == int(n) else n for n in numbers)
-    is_whole = all(isinstance(number, int) for number in (low, high, q))
-    kind = name or ("int_uniform" if is_whole else "q_uniform" if "q" in form else "uniform")
-    if kind == "int_uniform" and not is_whole:
-        raise ValueError("int_uniform must have whole numbers")
-    if kind in ("int_uniform", "q_uniform"):
-        return IntDistribution(low, high, step=q) if is_whole else FloatDistribution(low, high, step=q)
-    if kind not in ("uniform", "log_uniform_values") or "q" in form:
-        with_q = " with q" if "q" in form else ""
-        raise ValueError(f"Optuna has no distribution {kind}{with_q}; use uniform, log_uniform_values or q_uniform")
-    return FloatDistribution(low, high, log=kind == "log_uniform_values")
+    if name == "int_uniform":
+        if any(number != int(number) for number in numbers):
+            raise ValueError("int_uniform must have whole numbers")
+        numbers = list(map(int, numbers))
+    low, high, *q = numbers
+    is_whole = set(map(type, numbers)) == {int}
+    if name in ("int_uniform", "q_uniform", None if is_whole or q else ""):
+        step = [*q, 1][0]
+        return IntDistribution(low, high, step=step) if is_whole else FloatDistribution(low, high, step=step)
+    if name not in (None, "uniform", "log_uniform_values") or q:
+        form = f"{name} with q" if q else name
+        raise ValueError(f"Optuna has no distribution {form}; use uniform, log_uniform_values or q_uniform")
+    return FloatDistribution(low, high, log=name == "log_uniform_values")
 
 
 def _choices_or_ends(distribution: Distribution) -> tuple[Any, ...]:

@@ -66,11 +66,8 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     to_train = missing or (len(sweep.configs) if retuning else 0)
     if options.launcher == "slurm" and slurm.submit_workers(options, command.folder, console, to_train):
         return 0
-    if options.plan:
-        if retuning and missing:
-            say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
-        elif retuning:
-            command.show_plan(retuning.best(sweep, plan.trials))
+    if options.plan and retuning and missing:
+        say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
         return 0
     exit_code = command.train(plan)
     if retuning:
@@ -78,7 +75,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
             return exit_code
         plan = command.show_plan(retuning.best(sweep, plan.trials))
         exit_code = max(exit_code, command.train(plan))
-    if command.others_train(plan):  # the last worker prints the table
+    if options.plan or command.others_train(plan):  # the last worker prints the table
         return exit_code
     return command.print_table(plan, names, exit_code)
 
@@ -100,27 +97,30 @@ class GridCommand(SweepCommand):
             workers = self.workers([planned.config for planned in missing], len(missing))
         checked = self._check(sweep)
         missing = self.trials_to_train(sweep, trials)
-        if sweep.matches_flops:
-            check_match((row.name, found.passes) for row, found in zip(sweep.rows, checked, strict=True))
-        passes = {row: found.passes for row, found in enumerate(checked)}
-        lines: list[str] = []  # about datasets, which only --plan prints here; else `train` prepares them
-        if options.plan:
-            lines = survey_datasets([(planned.config.data, planned.prepared) for planned in missing], self.console)
-        finished = [result for _, result in finished_trials(options.runs)]
-        runnable = [planned for planned in trials if planned.row not in self.refused]
-        nothing = {row: CostEstimate(Cost(0, 0.0), None) for row in self.refused}
-        plan = Plan(sweep, trials, estimate_costs(runnable, finished, passes, sweep.scale) | nothing)
+        # only --plan surveys the datasets here; else `train` prepares them
+        used = [(planned.config.data, planned.prepared) for planned in missing if options.plan]
+        lines = survey_datasets(used, self.console)
+        plan = Plan(sweep, trials, self._estimates(sweep, trials, checked))
         print_plan(plan, missing, self.console, workers.count if workers else slurm.task_count(options, len(missing)))
-        if options.plan and missing and workers:
-            lines.append(workers.describe(len(missing)))
         if options.plan:
-            lines += filter(None, [described_looks(sweep), difference_found(plan)])
+            lines.append(workers.describe(len(missing)) if missing and workers else "")
+            lines += [described_looks(sweep), difference_found(plan)]
         self.notes = list(dict.fromkeys(note for found in checked for note in found.notes))
         lines += self.notes
         lines += [f"refused: {sweep.rows[row].name}: {why}" for row, why in self.refused.items()]
-        for line in lines:
+        for line in filter(None, lines):
             say(self.console, line)
         return plan
+
+    def _estimates(
+        self, sweep: Sweep, trials: Sequence[PlannedTrial], checked: Sequence[Checks]
+    ) -> dict[int, CostEstimate]:
+        """What a trial of each row costs. A row that is left out costs nothing."""
+        finished = [result for _, result in finished_trials(self.options.runs)]
+        runnable = [planned for planned in trials if planned.row not in self.refused]
+        passes = {row: found.passes for row, found in enumerate(checked)}
+        nothing = {row: CostEstimate(Cost(0, 0.0), None) for row in self.refused}
+        return estimate_costs(runnable, finished, passes, sweep.scale) | nothing
 
     def _check(self, sweep: Sweep) -> list[Checks]:
         """Check the parts of each row. Raises an InputError for what is wrong, unless such rows may be left out."""
@@ -130,6 +130,8 @@ class GridCommand(SweepCommand):
         self.refused = {row: "; ".join(found.mistakes) for row, found in enumerate(checked) if found.mistakes}
         if self.refused and (not self.options.skip_broken or sweep.base_row in self.refused):
             raise InputError(*(mistake for found in checked for mistake in found.mistakes))
+        if sweep.matches_flops:
+            check_match((row.name, found.passes) for row, found in zip(sweep.rows, checked, strict=True))
         return checked
 
     def trials_to_train(self, sweep: Sweep, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
@@ -157,7 +159,12 @@ class GridCommand(SweepCommand):
         return self.options.worker and any(planned.trial.lock.is_held() for planned in plan.trials)
 
     def train(self, plan: Plan) -> int:
-        """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code."""
+        """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code.
+
+        With --plan it does nothing.
+        """
+        if self.options.plan:
+            return 0
         missing = self.trials_to_train(plan.sweep, plan.trials)
         configs = [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")

@@ -1,5 +1,6 @@
 """Trains trials on this machine: each is a child process with a share of the cores or GPUs."""
 
+import itertools
 import os
 import signal
 import time
@@ -79,26 +80,31 @@ def divide_machine(
     trainers, all_gpus, all_cores = list(trainers), gpus(), cpu_cores()
     collect_errors(lambda trainer: accelerator(trainer, len(all_gpus)), dict.fromkeys(trainers))
     gpu_ids = all_gpus if any(trainer.accelerator != "cpu" for trainer in trainers) else []
-    each = max((trainer.devices for trainer in trainers), default=1)
-    there = counted(len(gpu_ids), "GPU") if gpu_ids else counted(len(all_cores), "CPU core")
-    if trainers and devices and not each <= devices <= len(gpu_ids or all_cores):
-        rule = f"must be from what one trial needs, trainer.devices = {each}, to what this machine has, {there}"
-        raise InputError(f"--devices {devices}: {rule}; change one of them")
-    if trainers and per_device and not gpu_ids:
-        raise InputError(
-            f"--per-device {per_device}: shares a GPU among trials, but these are trained on CPU cores here; use "
-            "--parallel"
-        )
+    each = max([1, *(trainer.devices for trainer in trainers)])
+    if trainers:
+        _check_shares(each, len(gpu_ids), len(all_cores), devices, per_device)
     gpu_ids, cores = gpu_ids[:devices], all_cores[: None if gpu_ids else devices]
     count = min(parallel or max(1, len(gpu_ids or cores) // each) * (per_device or 1), max(1, trial_count))
 
     def shares(ids: list[Any], size: int) -> list[list[Any]]:
-        return [[ids[(worker * size + i) % len(ids)] for i in range(size)] for worker in range(count)]
+        endless = itertools.cycle(ids)
+        return [list(itertools.islice(endless, size)) for _ in range(count)]
 
-    gpus_by_worker = [",".join(share) for share in shares(gpu_ids, each)] if gpu_ids else []
+    gpus_by_worker = list(map(",".join, shares(gpu_ids, each))) if gpu_ids else []
     is_pinned = per_device or (devices and not gpu_ids)
     cores_by_worker = shares(cores, max(1, len(cores) // count)) if is_pinned else []
     return Workers(count, max(1, len(cores) // (count * each)), gpus_by_worker, cores_by_worker)
+
+
+def _check_shares(each: int, gpu_count: int, core_count: int, devices: int | None, per_device: int | None) -> None:
+    """Raise an InputError where --devices or --per-device do not fit this machine. each: devices of a trial."""
+    if devices and not each <= devices <= (gpu_count or core_count):
+        there = counted(gpu_count, "GPU") if gpu_count else counted(core_count, "CPU core")
+        rule = f"must be from what one trial needs, trainer.devices = {each}, to what this machine has, {there}"
+        raise InputError(f"--devices {devices}: {rule}; change one of them")
+    if per_device and not gpu_count:
+        rule = "shares a GPU among trials, but these are trained on CPU cores here; use --parallel"
+        raise InputError(f"--per-device {per_device}: {rule}")
 
 
 def ask_to_end(process: BaseProcess) -> None:

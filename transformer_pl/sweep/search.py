@@ -3,12 +3,14 @@
 Imports optuna, which takes a quarter of a second: import this module only where a file searches.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from transformer_pl.config import Config
 from transformer_pl.data.prepare import prepared_dataset
 from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.options import sweep_folder
@@ -47,11 +49,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     place = options.storage or folder / studies.JOURNAL  # of the study
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
-    with console.status("checking the components") as status:
-        checked = check_all(configs, options.runs, on_check=lambda what: status.update(f"checking {shown(what)}"))
-    if search.matches_flops:
-        names = map(search.row_name, configs)
-        check_match((name, found.passes) for name, found in zip(names, checked, strict=True))
+    _check(command, search, configs)
     if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, search.run_cap):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
@@ -71,20 +69,38 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     queue = SearchQueue(search, study, options.runs, sampler_of if is_seeded else None)
     _write_plan(command, SearchResults(search, study, options.runs))
     exit_code = command.launch(queue, configs, queue.ended_count())
-    results = SearchResults(search, study, options.runs)
-    if not results.records or (options.worker and queue.waits()):  # the last worker prints the table
+    if options.worker and queue.waits():  # the last worker prints the table
         return exit_code
+    exit_code = _publish(command, SearchResults(search, study, options.runs), exit_code)
+    say(console, f"to browse the study: optuna-dashboard {place}")
+    return exit_code
+
+
+def _check(command: SweepCommand, search: Search, configs: Sequence[Config]) -> None:
+    """Raise an InputError for what is wrong with the parts of the configs that may be drawn."""
+    with command.console.status("checking the components") as status:
+        checked = check_all(
+            configs, command.options.runs, on_check=lambda what: status.update(f"checking {shown(what)}")
+        )
+    if search.matches_flops:
+        names = map(search.row_name, configs)
+        check_match((name, found.passes) for name, found in zip(names, checked, strict=True))
+
+
+def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> int:
+    """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial has failed."""
+    if not results.records:
+        return exit_code
+    search, folder, runs = results.search, command.folder, command.options.runs
     from transformer_pl.search.page import write_search_page  # matplotlib takes a second, scipy a half
     from transformer_pl.search.table import search_table
 
     table, trained = search_table(results), _write_plan(command, results)
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
     draw_page = partial(write_search_page, results, table, folder)
-    folders = [options.runs / "trials" / record["folder"] for record in trained]
+    folders = [runs / "trials" / record["folder"] for record in trained]
     send = partial(send_report, folder, search.name, search.project, table.records, read_plan(folder))
-    exit_code = command.publish(table, draw_page, send, folders, exit_code)
-    say(console, f"to browse the study: optuna-dashboard {place}")
-    return exit_code
+    return command.publish(table, draw_page, send, folders, exit_code)
 
 
 def _write_plan(command: SweepCommand, results: SearchResults) -> list[dict[str, Any]]:

@@ -101,12 +101,11 @@ def read_trees(written: Iterable[str], place: str) -> Iterator[Pair]:
                 stack[-1].append(token)
                 continue
             node = stack.pop()
-            if not stack and all(isinstance(child, list) for child in node):
+            if not stack and set(map(type, node)) <= {list}:
                 node = ["", *node]  # a root without a label
-            label, *children = node or [[]]
-            is_leaf = len(children) == 1 and isinstance(children[0], str) and label not in ROOTS
-            is_inner = bool(children) and all(isinstance(child, list) for child in children)
-            if not isinstance(label, str) or not (is_leaf or is_inner):
+            kinds = list(map(type, node))  # a label, then brackets or a word
+            is_leaf = kinds == [str, str] and node[0] not in ROOTS
+            if not is_leaf and (kinds[:1] != [str] or set(kinds[1:]) != {list}):
                 rule = "must hold a label, then brackets or, unless it is a root, a word"
                 raise InputError(f"{place} line {number}: the bracket {rule}, but holds {shown(node)}; fix the tree")
             if stack:

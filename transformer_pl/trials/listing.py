@@ -1,5 +1,6 @@
 """`sweep --list`: what lies in a runs folder, how large it is, and what is no longer needed. It removes nothing."""
 
+import itertools
 import os
 import re
 import time
@@ -33,27 +34,22 @@ def list_runs(runs: Path, console: Console) -> None:
         say(console, f"{runs}: no sweep, no trial and no dataset")
         return
     states = {trial_id(trial.folder.name): trial.state() for trial in trials}
-    sweep_table = _table("sweep", "trials", "differs by", "changed", "size")
-    for folder, plan in sorted(plans.items(), key=lambda item: _newest(files[item[0]]), reverse=True):
-        counts = Counter(states.get(trial_id(trial.get("folder", "")), "new") for trial in plan["trials"])
-        by_state = ", ".join(f"{count} {state}" for state, count in counts.items())
-        sweep_table.add_row(folder.name, by_state, plan.get("differs", ""), *_changed_and_size(files[folder]))
-    trial_table = _table("id", "trial", "state", "score", "changed", "size")
-    for trial in sorted(trials, key=lambda trial: _newest(files[trial.folder]), reverse=True):
-        id_, result = trial_id(trial.folder.name), trial.result()
-        score = _score(result) if result else "-"
-        name = trial.folder.name.removesuffix(f"-{id_}")
-        trial_table.add_row(id_, name, states[id_], score, *_changed_and_size(files[trial.folder]))
-    dataset_table = _table("dataset", "text", "changed", "size")
-    for folder, meta in datasets.items():
-        dataset_table.add_row(folder.name, meta["corpus"], *_changed_and_size(files[folder]))
-    for table in (sweep_table, trial_table, dataset_table):
-        if table.row_count:
+    tables = {
+        ("sweep", "trials", "differs by"): {one: _sweep_cells(one, plan, states) for one, plan in plans.items()},
+        ("id", "trial", "state", "score"): {trial.folder: _trial_cells(trial, states) for trial in trials},
+        ("dataset", "text"): {folder: [folder.name, meta["corpus"]] for folder, meta in datasets.items()},
+    }
+    for headings, rows in tables.items():
+        if rows:
+            table = _table(*headings, "changed", "size")
+            for folder in sorted(rows, key=lambda folder: _newest(files[folder]), reverse=True):
+                table.add_row(*rows[folder], *_changed_and_size(files[folder]))
             console.print(table, "")
-    size = _size(file for group in files.values() for file in group)
+    size = _size(itertools.chain.from_iterable(files.values()))
     say(console, f"{counted(len(trials), 'trial')}, {size} under {runs}")
     if unneeded := find_unneeded(runs):
-        say(console, f"nothing needs these ({_size(file for folder in unneeded for file in files[folder])}):")
+        size = _size(itertools.chain.from_iterable(map(files.__getitem__, unneeded)))
+        say(console, f"nothing needs these ({size}):")
         for folder, reason in unneeded.items():
             say(console, f"  {folder}: {reason}")
 
@@ -64,6 +60,19 @@ def _score(result: Result) -> str:
     with suppress(InputError):
         form = f".{task_of(Data(task=(KEYS | result.config)['data.task'])).measure.digits}f"
     return f"{result.main_metric} {result.main_score:{form}}"
+
+
+def _sweep_cells(folder: Path, plan: dict[str, Any], states: dict[str, str]) -> list[str]:
+    """The cells of a sweep. states: of the trials, by id."""
+    counts = Counter(states.get(trial_id(trial.get("folder", "")), "new") for trial in plan["trials"])
+    return [folder.name, ", ".join(f"{count} {state}" for state, count in counts.items()), plan.get("differs", "")]
+
+
+def _trial_cells(trial: Trial, states: dict[str, str]) -> list[str]:
+    """The cells of a trial. states: of the trials, by id."""
+    id_, result = trial_id(trial.folder.name), trial.result()
+    score = _score(result) if result else "-"
+    return [id_, trial.folder.name.removesuffix(f"-{id_}"), states[id_], score]
 
 
 def find_unneeded(runs: Path) -> dict[Path, str]:
