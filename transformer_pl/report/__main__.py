@@ -6,7 +6,6 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,6 +154,9 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     measure = task_of(sweep.base.data).measure.name
     margin = margins(options.margin, (measure,)).get(measure)
     is_usual = not (options.pairs or options.factors or options.together)
+    if not is_usual and any(one.looks for one, _ in grids):
+        rule = "hold for differences from base in the sweep's own table; leave out --pairs, --factors and --together"
+        raise InputError(f"{', '.join(map(str, files))}: the levels of its looks {rule}")
     names = read_row_names(sweep, files[0], options.rows, bool(options.set)) if is_usual else None
     sweep = sweep._replace(name="+".join(dict.fromkeys(one.name for one, _ in grids)))
     choice = Choice(options.base, options.paper, margin, options.split, options.sort, names)
@@ -162,9 +164,6 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     if len(grids) == 1:
         _, looked_at = as_seen(*grids[0], sweep_folder(sweep, options))
     rows, about = rows_and_about(grids, choice, notes, looked_at)
-    if any(one.looks for one, _ in grids) and not is_usual:
-        warn("the levels of looks are for differences from base in the usual table, so there are no tests here")
-        rows = [replace(row, samples={}) for row in rows]
 
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
