@@ -88,7 +88,7 @@ def read_row(
         values=_values(done),
         samples=samples,
         states=[trial.state() for trial in trials],
-        refused=next(filter(None, (trial.status().get("why", "") for trial in trials)), ""),
+        refused=next((trial.status().get("why", "") for trial in trials if trial.state() == "refused"), ""),
         is_base=is_base,
         identity=row_identity(config),
         dataset=(_dataset(config, trials, split), config.data.max_words),
