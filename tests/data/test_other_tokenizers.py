@@ -163,6 +163,17 @@ def test_a_tokenizer_that_adds_to_a_sentence_is_refused(kind, mark):
         check_adds_nothing(Adds(kind, mark), sentences, "source")
 
 
+class Cuts(Bytes):
+    """Cuts long sentences off, which is another mistake."""
+
+    def to_ids(self, sentences, side):
+        return [row[:20] for row in super().to_ids(sentences, side)]
+
+
+def test_a_tokenizer_that_cuts_off_adds_nothing():
+    check_adds_nothing(Cuts(), ["ein Hund", "Zwei Hunde!", "der Hund schl\u00e4ft"], "source")
+
+
 def test_a_missing_package_or_file_is_told_before_anything_starts(text, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(InputError, match="pip install tokenizers"):

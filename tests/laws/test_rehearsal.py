@@ -528,6 +528,7 @@ OF_THE_OTHERS = {
 RIGHT = [
     *({"optim.optimizer": f"torch.optim.{name}"} for name in ("AdamW", "Adafactor", "Adagrad", "Adadelta", "RMSprop")),
     *({"optim.optimizer": f"torch.optim.{name}"} for name in ("SGD", "NAdam", "RAdam", "Adamax", "Rprop", "ASGD")),
+    {"optim.optimizer": "ablations.muon.Muon"},  # whose `step` runs without gradients
     *({"optim.loss": f"stranger.{name}"} for name in ("Noisy", "NoisyLogits", "InHalves", "TwoPasses")),
     {"data.tokenizer": "stranger.OfShortSentences"},
 ]

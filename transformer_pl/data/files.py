@@ -71,8 +71,6 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     missing or incomplete.
     """
     folder = Path(os.path.expanduser(folder))
-    if not folder.is_dir():
-        raise InputError(f"folder {folder}: is no folder; give that of the dataset with data.path=FOLDER")
     found = _found_files(folder, itertools.chain.from_iterable(forms))
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
     chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
@@ -94,6 +92,8 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
 
 def _found_files(folder: Path, endings: Iterable[str]) -> dict[str, dict[str, list[tuple[int, int, Path]]]]:
     """By split and ending, the files of a folder: which part each is, of how many, and its path."""
+    if not folder.is_dir():
+        raise InputError(f"folder {folder}: is no folder; give that of the dataset with data.path=FOLDER")
     ending = "|".join(map(re.escape, sorted(endings, key=len, reverse=True)))
     part = r"-(?P<part>\d+)-of-(?P<parts>\d+)"
     name = re.compile(rf"(?P<split>.+?)({part})?\.(?P<ending>{ending})((?<!parquet)\.gz)?")

@@ -1,5 +1,6 @@
 """The sweep file of a search: its fixed keys, its space, its goals."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -224,8 +225,8 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     if isinstance(values, FloatDistribution) and _is_whole(key):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
     if isinstance(values, CategoricalDistribution):  # a range's wrong end makes trials infeasible
-        levels = [level for choice in choices for level in row_levels(path, {key: choice}, {})]
-        if mistakes := [mistake for level in levels for mistake in type_errors(level)]:
+        levels = itertools.chain.from_iterable(row_levels(path, {key: choice}, {}) for choice in choices)
+        if mistakes := [*itertools.chain.from_iterable(map(type_errors, levels))]:
             raise InputError(*mistakes)
     return values
 

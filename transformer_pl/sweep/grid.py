@@ -64,7 +64,7 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
     missing = len(command.trials_to_train(plan.sweep, plan.trials))
     to_train = missing or (len(sweep.configs) if retuning else 0)
-    if options.launcher == "slurm" and slurm.submit_workers(options, command.folder, console, to_train):
+    if slurm.submit_workers(options, command.folder, console, to_train):
         return 0
     if options.plan and retuning and missing:
         say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")

@@ -50,7 +50,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
     _check(command, search, configs)
-    if options.launcher == "slurm" and slurm.submit_workers(options, folder, console, search.run_cap):
+    if slurm.submit_workers(options, folder, console, search.run_cap):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")

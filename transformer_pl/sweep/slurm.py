@@ -51,9 +51,11 @@ def task_count(options: SweepOptions, trial_count: int) -> int:
 def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
     """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
 
-    If nothing is left to train, it ends only with --plan. options: of the sweep command. folder: of the sweep. Raises
-    an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
+    Only --launcher slurm submits. If nothing is left to train, it ends only with --plan. options: of the sweep command.
+    folder: of the sweep. Raises an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
     """
+    if options.launcher != "slurm":
+        return False
     sbatch_options = read_options(options.slurm)
     tasks = task_count(options, trial_count)
     if not tasks:
