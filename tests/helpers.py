@@ -26,6 +26,7 @@ SEARCHES = [path for path in SHIPPED if path not in GRIDS]
 for name in ("WANDB_API_KEY", "WANDB_MODE", "TRANSFORMER_PL_DATA"):
     os.environ.pop(name, None)
 os.environ.update(HF_HUB_OFFLINE="1", OMP_WAIT_POLICY="PASSIVE", NETRC=os.devnull, COLUMNS="120")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several processes run tests, and their tensors are small
 
 
 def command(name: str, *argv: object, **environment: str) -> subprocess.CompletedProcess:
