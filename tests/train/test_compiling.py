@@ -86,19 +86,25 @@ class Noisy(PostNormResidual):
         return super().forward(x + 0.1 * torch.randn_like(x), sublayer)
 
 
-def backend_that(makes):
+def backend_that(makes, ran):
+    def wrong(one):
+        ran.append(one)
+        return one * 1.5 if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+
     def backend(graph, inputs):
         if makes == "an error":
             raise RuntimeError("no compiler")
-        return lambda *values: [one * 1.5 if one.is_floating_point() else one for one in graph.forward(*values)]
+        return lambda *values: [wrong(one) for one in graph.forward(*values)]
 
     return backend
 
 
+@pytest.mark.filterwarnings("ignore")  # as above
 @pytest.mark.parametrize("makes", ["an error", "other numbers"])
 def test_what_a_compiler_spoils_is_trained_without_it(makes, monkeypatch, capsys):
-    compiled, losses = torch.compile, []
-    monkeypatch.setattr(torch, "compile", lambda one, dynamic, options=None: compiled(one, backend=backend_that(makes)))
+    compiled, losses, ran = torch.compile, [], []
+    backend = backend_that(makes, ran)
+    monkeypatch.setattr(torch, "compile", lambda one, dynamic, options=None: compiled(one, backend=backend))
     for is_compiled in (False, True):
         torch._dynamo.reset()
         torch.manual_seed(1)
@@ -108,6 +114,7 @@ def test_what_a_compiler_spoils_is_trained_without_it(makes, monkeypatch, capsys
             module.compiled = CompiledLayers(module)
         losses.append([module.training_step(some_batch(*lengths), 0).item() for lengths in LENGTHS[:2]])
     assert losses[1] == losses[0] and capsys.readouterr().out.count("not compiled") == 1
+    assert bool(ran) == (makes == "other numbers")
 
 
 @pytest.mark.parametrize("residual", [PostNormResidual, Noisy])

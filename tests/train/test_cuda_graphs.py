@@ -14,7 +14,7 @@ from small_trainings import config, fit
 from torch.torch_version import TorchVersion
 
 from transformer_pl.config import PAD, Optim, sizes
-from transformer_pl.data.batches import Batch, padded_batch
+from transformer_pl.data.batches import Batch, TrainStream, padded_batch
 from transformer_pl.data.prepare import prepare
 from transformer_pl.model.loss import SmoothedCrossEntropy, training_loss
 from transformer_pl.model.transformer import PostNormResidual
@@ -86,7 +86,7 @@ def test_a_replayed_training_is_the_training_in_few_shapes(prepared, keys):
         torch.testing.assert_close(ours.state_dict()[name], weight, atol=20 * rel, rtol=0)
 
 
-OTHER = (strangers.Scaled, strangers.Schedule, strangers.AnnealedLoss)
+OTHER = (strangers.Scaled, strangers.Schedule, strangers.AnnealedLoss, strangers.Validated)
 KEEPING = [one for one in vars(strangers).values() if getattr(one, "__module__", "") == strangers.__name__]
 STRANGERS = {one.__name__: {"model__ffn": f"strangers.{one.__name__}"} for one in KEEPING if one not in OTHER}
 STRANGERS |= {
@@ -98,8 +98,7 @@ STRANGERS |= {
 
 
 def weights_after(prepared, one, *callbacks, **how):
-    for cls in (strangers.AClass, strangers.Hooked):
-        cls.calls, cls.seen = 0, []
+    strangers.AClass.calls = 0
     return {name: value.clone() for name, value in fit(prepared, one, *callbacks, **how)[0].state_dict().items()}
 
 
@@ -123,12 +122,10 @@ def test_what_a_graph_would_not_see_is_trained_as_if_graphs_had_not_been_asked_f
     with monkeypatch.context() as patch:
         install(patch, card)
         expected = weights_after(prepared, one)
-        seen = len(strangers.Hooked.seen)
         found = weights_after(prepared, one, replayed=True)
-    assert not (card.captures or Graph.replays) and capsys.readouterr().out.count("no CUDA graphs") == 1
+    assert not (card.tries or Graph.replays) and capsys.readouterr().out.count("no CUDA graphs") == 1
     for name, value in expected.items():
         assert torch.equal(found[name], value) or not is_undone, name
-    assert len(strangers.Hooked.seen) == seen or "Hooked" not in str(keys)
 
 
 ROWS = {name: keys for name, keys in components(training=True).items() if "RDrop" not in name}  # which waits
@@ -138,6 +135,11 @@ OTHERS = {
         "trainer__accumulate": 2,
         "optim__clip": 0.5,
         "trainer__precision": "bf16-master",
+    },
+    "a buffer of a validation, one shape": {
+        "model__ffn": "strangers.Validated",
+        "trainer__val_every": 5,
+        "data__batch_tokens": 6000,
     },
     "stochastic depth": {"model__residual": "ablations.stochastic_depth.StochasticDepth"},
 }
@@ -175,11 +177,12 @@ def test_the_largest_batch_is_captured_first_and_all_memory_is_given_back(prepar
     """The first capture, of two sentences, has a pool of its own. A shape that occurs twice has no graph."""
     card, shapes = Card(), Shapes()
     install(monkeypatch, card)
+    monkeypatch.setattr(TrainStream, "largest_shape", lambda stream: (40, 12))  # of which there is none so far
     module, _ = fit(prepared, config(**KEYS | {"optim__max_steps": 20}), shapes, replayed=True)
     pools, sizes_ = zip(*card.captures, strict=True)
     frequent = {shape for shape in shapes.seen if shapes.seen.count(shape) > 2}
-    assert len(set(pools)) == 2 and pools[0] not in pools[1:] and max(sizes_) == sizes_[1] > sizes_[0]
-    assert len(pools) - 2 in (len(frequent), len(frequent) - 1) and len(frequent) < len(set(shapes.seen))
+    assert len(set(pools)) == 2 and pools[0] not in pools[1:] and sizes_[1] > max(sizes_[2:])
+    assert len(pools) - 2 == len(frequent) and frequent < set(shapes.seen)
     left_out = len(set(shapes.seen)) - len(frequent)
     assert f"{left_out} of {len(set(shapes.seen))} shapes" in capsys.readouterr().out
     gc.collect()
@@ -187,10 +190,11 @@ def test_the_largest_batch_is_captured_first_and_all_memory_is_given_back(prepar
 
 
 @pytest.mark.parametrize(
-    ("card", "captures"), [(Card(free=2 * 10**11, taken=10**11), 1), (Card(failing=0), 0), (Card(failing=1), 1)]
+    ("card", "captures"),
+    [(Card(free=2 * 10**11, taken=10**11), 1), (Card(failing=0), 0), (Card(failing=1), 1), (Card(is_wrong=True), 1)],
 )
 def test_a_training_that_cannot_be_captured_goes_on(prepared, card, captures, monkeypatch, capsys):
-    """For want of memory, at the first capture, and at the next one."""
+    """For want of memory, at the first capture, at the next one, and where a replay is not the pass."""
     install(monkeypatch, card)
     one = config(**KEYS)
     found = weights_after(prepared, one, replayed=True)

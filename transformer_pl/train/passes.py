@@ -89,24 +89,21 @@ class Kept:
 
     def changed_in(self, later: "Kept") -> list[str]:
         """The places of what differs later."""
+        return sorted(".".join(one) for one in self._differing(later))
+
+    def _differing(self, later: "Kept") -> list[tuple[str, str]]:
         places = self._digests.keys() | later._digests.keys()
-        return sorted(".".join(one) for one in places if self._digests.get(one) != later._digests.get(one))
+        return [one for one in places if self._digests.get(one) != later._digests.get(one)]
 
     def restore(self, now: "Kept") -> None:
         """Put back what differs now, as far as it can be copied."""
-        for place, name in self._digests.keys() | now._digests.keys():
-            owner, before, after = (
-                self._owners.get(place),
-                self._digests.get((place, name)),
-                now._digests.get((place, name)),
-            )
-            if before == after or owner is None:
-                continue
-            if isinstance(before, bytes):
+        for place, name in self._differing(now):
+            owner, before = self._owners.get(place), self._digests.get((place, name))
+            if owner is not None and isinstance(before, bytes):
                 unpickler = pickle.Unpickler(io.BytesIO(before))
                 unpickler.persistent_load = lambda key: self._held[key[0]]  # type: ignore[method-assign]
                 setattr(owner, name, unpickler.load())
-            elif before is None and name in vars(owner):
+            elif owner is not None and before is None and name in vars(owner):
                 delattr(owner, name)
 
 
