@@ -83,6 +83,8 @@ def plan_retuning(sweep: Sweep, keys: Sequence[str], budget: int, metric: Any) -
     task = task_of(sweep.base.data)
     goals = [*task.metrics, *LOSSES]
     errors = [error for key in keys if (error := _why_not_tunable(key, sweep))]
+    if sweep.looks:
+        errors.append("--retune: searches for each row, but looks are for rows as they are; leave one out")
     name = metric["name"] if metric else goals[0]
     if name not in goals:
         errors.append(f"--retune: the file's metric.name = {name}: must be one of {', '.join(goals)}")

@@ -121,9 +121,11 @@ def read_sweep(
         )
     scale = str(scales[0]) if scale is None else scale
     seeds = seeds or parameters.get("seed", [1])
-    written = [parameters.pop(key, [None])[0] for key in ("looks", "base_seeds")]
-    asked = written[0] if looks is None else " ".join(map(str, looks))
-    look_seeds, extra = _read_looks(path, asked, base_seeds or written[1], len(seeds), mistakes)
+    if looks is not None:
+        parameters["looks"] = [" ".join(map(str, looks))]
+    if base_seeds is not None:
+        parameters["base_seeds"] = [base_seeds]
+    planned, more = _pop_looks(path, parameters, len(seeds), mistakes)
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
         made = f"{row_count:,} rows with {len(seeds):,} seeds each"
@@ -136,15 +138,19 @@ def read_sweep(
     reader = _RowReader(path, scale_keys, seeds, sets or {}, mistakes)
     base, rows = reader.read_all(parameters)
     name, project = content.get("name", path.stem), content.get("project", PROJECT)
-    sweep = Sweep(name, project, scale, base, rows, reader.matches_flops, looks=look_seeds)
-    if not (look_seeds or extra):
-        return sweep
-    if (place := sweep.base_row) is None:
+    sweep = Sweep(name, project, scale, base, rows, reader.matches_flops, looks=planned)
+    return _with_more_of_base(sweep, path, more) if planned or more else sweep
+
+
+def _with_more_of_base(sweep: Sweep, path: Path, more: int) -> Sweep:
+    """The sweep, whose base has so many more seeds than its other rows. Raises an InputError where it has no base."""
+    if sweep.of_base is None:
         raise InputError(f"{path}: looks and base_seeds are of base, which is not a row; add base to variant")
-    last = max(config.seed for config in rows[place].configs)
-    more = [rows[place].configs[0].model_copy(update={"seed": last + i}) for i in range(1, extra + 1)]
-    rows[place] = rows[place]._replace(configs=[*rows[place].configs, *more])
-    return sweep
+    configs = sweep.of_base.configs
+    last = max(config.seed for config in configs)
+    added = [configs[0].model_copy(update={"seed": last + i}) for i in range(1, more + 1)]
+    of_base = sweep.of_base._replace(configs=[*configs, *added])
+    return sweep._replace(rows=[of_base if row is sweep.of_base else row for row in sweep.rows])
 
 
 def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
@@ -215,26 +221,24 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     return values_by_key, errors
 
 
-def _read_looks(
-    path: Path, looks: Any, base_seeds: Any, seeds: int, mistakes: list[str]
-) -> tuple[tuple[int, ...], int]:
-    """After how many seeds the rows are looked at, and how many more seeds than they base has.
+def _pop_looks(path: Path, parameters: dict[str, list], seeds: int, mistakes: list[str]) -> tuple[tuple[int, ...], int]:
+    """Take the looks out of the parameters: after how many seeds the rows are looked at, and how many more base has.
 
-    looks: such as "3 5 8"; None: none. base_seeds: None: as many as the rows. seeds: of each row. mistakes: collects.
+    seeds: of each row. mistakes: collects those of the file.
     """
-    counts = [int(word) for word in str("" if looks is None else looks).split() if re.fullmatch("[0-9]{1,9}", word)]
-    if looks is not None and (
-        len(counts) != len(str(looks).split()) or counts != sorted({*counts}) or counts[:1] < [2] or counts[-1] != seeds
-    ):
+    (looks, *others), (of_base, *more) = (parameters.pop(key, [None]) for key in ("looks", "base_seeds"))
+    words = str(looks or "").split()
+    counts = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
+    is_right = len(counts) == len(words) and counts == sorted({*counts}) and counts[:1] >= [2] and counts[-1] == seeds
+    if looks is not None and (others or not is_right):
         rule = f"must be increasing numbers of seeds from 2 to {seeds}, which each row has at most"
-        mistakes.append(f'{path}: looks = {shown(looks)}: {rule}, such as "3 5 8"; change looks or the seeds')
-    if base_seeds is None:
-        return tuple(counts), 0
-    if isinstance(base_seeds, bool) or not isinstance(base_seeds, int) or not seeds <= base_seeds <= MOST_TRIALS:
-        rule = f"must be a whole number of at least {seeds}, the seeds of a row"
-        mistakes.append(f"{path}: base_seeds = {shown(base_seeds)}: {rule}")
-        return tuple(counts), 0
-    return tuple(counts), base_seeds - seeds
+        given = shown([looks, *others] if others else looks)
+        mistakes.append(f'{path}: looks = {given}: {rule}, such as "2 {max(3, seeds)}"; change looks or the seeds')
+    is_count = isinstance(of_base, int) and not isinstance(of_base, bool) and seeds <= of_base <= MOST_TRIALS
+    if of_base is not None and (more or not is_count):
+        rule = f"must be one whole number of at least {seeds}, the seeds of a row"
+        mistakes.append(f"{path}: base_seeds = {shown([of_base, *more] if more else of_base)}: {rule}")
+    return tuple(counts), (of_base - seeds if is_count else 0)
 
 
 @dataclass

@@ -189,19 +189,25 @@ def words_of(options: Any) -> list[str]:
     """The command line that gives these options."""
     words: list[str] = []
     for stated in _options(options):
-        value, flag = getattr(options, stated.name), _flag(stated)
+        value = getattr(options, stated.name)
         if stated.metadata.get("positional"):
             words.insert(0, str(value))
-        elif isinstance(value, bool) and value != stated.default:
-            words.append(flag if value else f"--no-{flag[2:]}")
-        elif isinstance(value, Mapping) and value:
-            words += [flag, *(f"{key}={setting}" for key, setting in value.items())]
-        elif stated.metadata.get("action") == "append":
-            words += [word for pair in value for word in (flag, "=".join(map(str, pair)))]
-        elif value != stated.default and not isinstance(value, Mapping):
-            several = [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
-            words += [flag, *(several if "nargs" in stated.metadata else [",".join(several)])]
+        elif value != stated.default and value not in ((), {}):
+            words += _words(stated, value)
     return words
+
+
+def _words(stated: Field, value: Any) -> list[str]:
+    """The words that give an option a value other than its default."""
+    flag = _flag(stated)
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    if isinstance(value, Mapping):
+        return [flag, *(f"{key}={setting}" for key, setting in value.items())]
+    several = [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
+    if stated.metadata.get("action") == "append":  # pairs
+        return [word for pair in value for word in (flag, "=".join(map(str, pair)))]
+    return [flag, *(several if "nargs" in stated.metadata else [",".join(several)])]
 
 
 def refuse_options(options: object, flags: Sequence[str], why: str) -> None:

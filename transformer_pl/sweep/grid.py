@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from transformer_pl.config.levels import resolve, scale_level, scale_measured
 from transformer_pl.laws.checks import Checks, checks_of
 from transformer_pl.plan.options import margins, sweep_folder
 from transformer_pl.plan.plan import (
@@ -33,6 +32,7 @@ from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
+from transformer_pl.sweep.power import described_looks, difference_found
 from transformer_pl.table.rows import Row, with_base
 from transformer_pl.task import task_of
 from transformer_pl.train.wandb_run import send_report
@@ -55,10 +55,6 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     command.margin(sweep)
     names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = None
-    if options.retune and sweep.looks:
-        raise InputError(
-            f"{options.file}: looks: are for rows as they are, but --retune searches for each; leave one out"
-        )
     if options.retune:
         retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
@@ -176,21 +172,29 @@ class GridCommand(SweepCommand):
             if planned.row in self.refused and not planned.trial.result():
                 planned.trial.make()
                 planned.trial.set_status("refused", why=self.refused[planned.row])
-        queue = GridQueue(missing, plan.estimates)
-        if plan.sweep.looks:
-            from transformer_pl.sweep.looks import LooksQueue  # scipy takes half a second
-
-            queue = LooksQueue(plan, missing, self.folder, self.margin(plan.sweep))
+        queue = self.queue(plan, missing)
         ended = len(plan.trials) - len(missing)
         if stopped := self.launch(queue, configs, ended, waits=bool(plan.sweep.looks)):
             return stopped
+        self.name_those_that_ended(plan, queue)
+        return 1 if queue.failed or self.refused else 0
+
+    def queue(self, plan: Plan, missing: Sequence[PlannedTrial]) -> GridQueue:
+        """What gives out the missing trials."""
+        if not plan.sweep.looks:
+            return GridQueue(missing, plan.estimates)
+        from transformer_pl.sweep.looks import LooksQueue  # scipy takes half a second
+
+        return LooksQueue(plan, missing, self.folder, self.margin(plan.sweep))
+
+    def name_those_that_ended(self, plan: Plan, queue: GridQueue) -> None:
+        """Name the trials that failed or diverged, with the remedy."""
         for planned in queue.failed:
             say(self.console, f"failed: {planned.name}, see {planned.trial.log}; run the same command again to retry")
         for planned in plan.trials:
             if (step := planned.trial.diverged_at()) is not None:
                 where = f"at step {step}, see {planned.trial.log}"
                 say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
-        return 1 if queue.failed or self.refused else 0
 
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""
@@ -240,53 +244,3 @@ class GridCommand(SweepCommand):
         exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
         send = partial(send_report, self.folder, sweep.name, sweep.project, table.records, read_plan(self.folder))
         return self.publish(table, draw_page, send, [planned.trial.folder for planned in trials], exit_code)
-
-
-def difference_found(plan: Plan) -> str:
-    """Which difference from base the planned seeds would find, if they spread as finished trials or the scale's did."""
-    sweep, measure = plan.sweep, task_of(plan.sweep.base.data).measure
-    bases = {planned.identity.weights for planned in plan.trials if planned.row == sweep.base_row}
-    rows = len({planned.row for planned in plan.trials if planned.identity.weights not in bases})
-    seeds = max((len(row.configs) for row in sweep.rows if row is not sweep.of_base), default=1)
-    base_seeds = len(sweep.of_base.configs) if sweep.of_base else seeds
-    if seeds < 2 or not rows:  # `rows` leaves out those with base's weights: they differ by less than seeds do
-        return ""
-    from transformer_pl.table.looks import Looks
-    from transformer_pl.table.moderation import FEWEST_ROWS  # scipy takes half a second
-    from transformer_pl.table.statistics import found_by_plan, usual_spread
-
-    scores: dict[int, list[float]] = {}
-    for planned in plan.trials:
-        if result := planned.trial.result():
-            scores.setdefault(planned.row, []).append(result.metrics[f"val/{measure.name}"])
-    known = [seeds for seeds in scores.values() if len(seeds) > 1]
-    spread = usual_spread(known) if len(known) >= min(FEWEST_ROWS, len(sweep.rows)) else None
-    source = "as in the finished trials"
-    own = resolve([scale_level(sweep.scale)])
-    if spread is None and all(getattr(sweep.base, part) == getattr(own, part) for part in ("model", "optim", "data")):
-        spread, source = scale_measured(sweep.scale).spread, "as measured at this scale"
-    if not spread:
-        return ""
-    level = Looks.of(sweep.looks, base_seeds, rows).level_of_one if sweep.looks else None
-    found = f"{found_by_plan(spread, seeds, rows, base_seeds, level):.2g} {measure.title}"
-    line = (
-        f"{counted(seeds, 'seed')} a row{f' and {base_seeds} of base' if base_seeds != seeds else ''} find a "
-        f"difference of {found} from base in 80 % of cases, if the seeds of every row spread by {spread:.2g}, {source}"
-    )
-    if base_seeds == seeds:
-        line += f"; with --base-seeds {3 * seeds} {found_by_plan(spread, seeds, rows, 3 * seeds, level):.2g}"
-    return line
-
-
-def described_looks(sweep: Sweep) -> str:
-    """When the rows of a sweep are looked at, and how many trainings that takes; empty for a sweep without looks."""
-    if not sweep.looks:
-        return ""
-    from transformer_pl.report.looks import planned_looks  # scipy takes half a second
-
-    looks = planned_looks(sweep)
-    seeds, of_base = (", ".join(map(str, numbers)) for numbers in (looks.seeds, looks.base_seeds))
-    return (
-        f"looks after {seeds} seeds of each row and {of_base} of base: {looks.most_trainings} trainings at most, about "
-        f"{looks.expected_trainings():.0f} if no row differs"
-    )
