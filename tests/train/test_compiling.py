@@ -49,7 +49,7 @@ IN_PARTS = "RecurrentLayer"  # torch compiles no LSTM
     ("name", "keys"),
     [
         ("base", {}),
-        ("base", {"trainer.precision": "bf16-master"}),
+        pytest.param("base", {"trainer.precision": "bf16-master"}, marks=pytest.mark.slow),
         *(pytest.param(*one, id=one[0], marks=pytest.mark.slow) for one in components().items() if one[0] != "base"),
     ],
 )
