@@ -30,6 +30,7 @@ class Subject:
         rate = max(schedule.lr_lambdas[0](step) for step in range(min(STEPS, config.steps)))
         weights: dict[str, torch.Tensor] = dict(model.named_parameters())
 
+        @torch.enable_grad()  # as the closure of a training
         def closure() -> Any:
             self.gradients += 1
             self.optimizer.zero_grad()
