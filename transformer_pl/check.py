@@ -116,12 +116,12 @@ def slot_of(path: str, component: Any) -> str:
     raise InputError(f"{path}: its slot is not clear from its methods; name it with --slot, or write {larger}")
 
 
-def _fit(component: Any, arguments: list[str], methods: dict[str, str]) -> tuple[int, int, bool]:
-    """How well a class fits a slot with these methods: it has so many, so many arguments agree, their number does."""
+def _fit(component: Any, arguments: list[str], methods: dict[str, str]) -> tuple[int, bool]:
+    """How well a class fits a slot: the number of names that agree, and whether its call has as many arguments."""
     called = re.findall(r"(?<=[( ])\w+", methods.pop("__call__", ""))
     if not all(hasattr(component, method) for method in methods):
-        return 0, 0, False
-    return len(methods), len({*called} & {*arguments}), bool(called) and len(called) == len(arguments)
+        return 0, False
+    return len(methods) + len({*called} & {*arguments}), bool(called) and len(called) == len(arguments)
 
 
 if __name__ == "__main__":
