@@ -98,6 +98,7 @@ def report_of_gpu(monkeypatch, folder, *words):
     return {(row["model"], row["how"]): row for row in rows}
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_a_gpu_runs_without_one_as_far_as_it_can(monkeypatch, tmp_path, capsys):
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo,multi30k")
     assert not any("error" in row for row in rows.values()), rows
@@ -107,6 +108,7 @@ def test_the_benchmark_of_a_gpu_runs_without_one_as_far_as_it_can(monkeypatch, t
     assert all(0 < demo[count] < multi30k[count] for count in ("counted_operations", "counted_GB"))
 
 
+@pytest.mark.slow
 def test_a_row_of_the_benchmark_that_fails_names_its_error_and_the_others_come(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gpu, "shared", None)
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo")

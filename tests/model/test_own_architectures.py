@@ -93,7 +93,7 @@ def own(module):
 
 
 def broken(keys):
-    found = findings(resolve([Level("small", SMALL), Level("test", keys)]).model, 100)
+    found = findings(resolve([Level("small", SMALL), Level("test", keys)]))
     return {one.law for one in found if one.is_broken}
 
 

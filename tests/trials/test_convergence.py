@@ -96,7 +96,7 @@ def test_a_fall_within_its_noise_is_none():
 
 def test_a_best_validation_before_the_last_tenth_shows_that_the_training_had_ended():
     """Another one leaves the mark of a training that still falls where it is."""
-    assert not Convergence(0.03, 0.01, 9, 0.89).still_falls and Convergence(0.03, 0.01, 9, 0.9).still_falls
+    assert not Convergence(0.03, 0.01, 9, 0.9).still_falls and Convergence(0.03, 0.01, 9, 0.95).still_falls
     assert not Convergence(0.001, 0.01, 9, 1.0).still_falls
 
 
