@@ -6,6 +6,8 @@ import json
 import pytest
 from corpora import PAIRS, mistake, opened, read
 
+from transformer_pl.config import Data
+from transformer_pl.data.files import folder_corpus
 from transformer_pl.runtime.errors import InputError
 
 ROWS = {split: [{"en": en, "de": de} for en, de in pairs] for split, pairs in PAIRS.items()}
@@ -105,6 +107,16 @@ def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endin
     assert read(opened(folder))["test"] == pairs
     (folder / name.format(7, endings[-1])).unlink()
     assert str(folder) in mistake(folder) and name.format(0, endings[-1]) in mistake(folder)
+
+
+@pytest.mark.parametrize("target", ["en", "de"])
+def test_texts_alone_are_those_of_the_target(folder, target):
+    """Also where the key of the source, which is not used, names the same language."""
+    corpus = folder_corpus(folder, Data(path=str(folder), target=target), has_source=False)
+    side = ("en", "de").index(target)
+    assert {split: [text for _, text in corpus.pairs(split)] for split in PAIRS} == {
+        split: [pair[side] for pair in pairs] for split, pairs in PAIRS.items()
+    }
 
 
 def test_only_newline_ends_a_sentence(folder):

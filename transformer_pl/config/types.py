@@ -67,6 +67,8 @@ def constraint_of(mistake: Mapping[str, Any]) -> str:
         return f"must be {FORMS[context['pattern']]}"
     if kind == "value_error":
         return str(context["error"])
+    if kind == "too_short":
+        return f"must have at least {context['min_length']}; add what is missing, or leave the key out"
     if kind in RULES:
         return RULES[kind]
     return mistake["msg"].removeprefix("Input ").replace("should", "must").partition(", unable to")[0]

@@ -39,13 +39,13 @@ def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Co
     if not has_source:
         forms += [(TEXT,), (data.target,)]
     described, splits = split_files(folder, data, forms)
-    if not has_source:
-        for files in splits.values():
-            files.pop(data.source if data.target in files else "", None)
+    if not has_source:  # of pairs the target alone, which may be of the language that the key of the source names
+        target = data.target
+        splits = {split: {target: of[target]} if target in of else of for split, of in splits.items()}
 
     def pairs(split: str) -> Iterator[Pair]:
         files = splits[split]
-        if data.source in files:
+        if has_source and data.source in files:
             return itertools.chain.from_iterable(map(_text_pairs, files[data.source], files[data.target]))
         ((ending, paths),) = files.items()
         if ending not in TABLES:
