@@ -144,13 +144,11 @@ def read_sweep(
 
 def _with_more_of_base(sweep: Sweep, path: Path, more: int) -> Sweep:
     """The sweep, whose base has so many more seeds than its other rows. Raises an InputError where it has no base."""
-    if sweep.of_base is None:
+    if (of_base := sweep.of_base) is None:
         raise InputError(f"{path}: looks and base_seeds are of base, which is not a row; add base to variant")
-    configs = sweep.of_base.configs
-    last = max(config.seed for config in configs)
-    added = [configs[0].model_copy(update={"seed": last + i}) for i in range(1, more + 1)]
-    of_base = sweep.of_base._replace(configs=[*configs, *added])
-    return sweep._replace(rows=[of_base if row is sweep.of_base else row for row in sweep.rows])
+    last = max(config.seed for config in of_base.configs)
+    configs = [*of_base.configs, *_with_seeds(of_base.configs[0], range(last + 1, last + more + 1))]
+    return sweep._replace(rows=[row._replace(configs=configs) if row is of_base else row for row in sweep.rows])
 
 
 def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:

@@ -49,14 +49,22 @@ class Progress:
 
     def seeds(self, row: int, look: int) -> int:
         """How many seeds a row has at a look."""
-        if row == self.sweep.base_row:
+        if row == self._base_row:
             return self.looks.base_seeds[look]
         return self.looks.seeds[min(look, self.stopped.get(self.sweep.rows[row].name, look))]
 
     def trials(self, planned: Sequence[PlannedTrial], look: int) -> list[PlannedTrial]:
         """Those of the planned trials that a look needs."""
-        places = [{config.seed: place for place, config in enumerate(row.configs)} for row in self.sweep.rows]
-        return [one for one in planned if places[one.row][one.config.seed] < self.seeds(one.row, look)]
+        return [one for one in planned if self._places[one.row][one.config.seed] < self.seeds(one.row, look)]
+
+    @cached_property
+    def _base_row(self) -> int | None:
+        return self.sweep.base_row  # which compares configs, and a queue asks for it several times a second
+
+    @cached_property
+    def _places(self) -> Sequence[Mapping[int, int]]:
+        """Of each row, the place of each of its seeds."""
+        return [{config.seed: place for place, config in enumerate(row.configs)} for row in self.sweep.rows]
 
     @property
     def described(self) -> list[str]:
