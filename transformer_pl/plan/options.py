@@ -23,6 +23,7 @@ from transformer_pl.runtime.command_line import (
 from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.errors import InputError, suggestion
 
+OF_SEEDS = ("looks", "base_seeds")  # parameters of a grid that say how its seeds are given out; a trial has none
 BUDGET = 8  # tries per row of --retune
 TRIALS = "which trials"  # the heading of these options in the help
 SCALES = f"{', '.join(scale_names())} or your own YAML"
@@ -136,7 +137,7 @@ class TableOptions(RowOptions):
 
     def __post_init__(self) -> None:
         if self.retune:
-            refuse_options(self, ["looks", "base_seeds"], "is for rows as they are, but --retune searches for each")
+            refuse_options(self, OF_SEEDS, "is for rows as they are, but --retune searches for each")
         else:
             refuse_options(self, ["budget"], "is for --retune, which is not given")
 

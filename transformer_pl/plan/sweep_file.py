@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from transformer_pl.config import PLUGINS, Config, is_known_key, is_option, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
+from transformer_pl.plan.options import OF_SEEDS
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import read_yaml
@@ -27,7 +28,7 @@ TOP_LEVEL = (
 SEARCHES = ("random", "bayes", "custom")  # methods that draw trials instead of listing them
 # Keys that decide what optim.match=flops equalises.
 BUDGET_KEYS = ("data.batch_tokens", "data.vocab_size", "model.width", "model.depth", "optim.max_steps")
-OUR_PARAMETERS = ("scale", "variant", "seed", "looks", "base_seeds")  # parameters that are not keys of the config
+OUR_PARAMETERS = ("scale", "variant", "seed", *OF_SEEDS)  # parameters that are not keys of the config
 MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
 
@@ -86,7 +87,7 @@ class Sweep(NamedTuple):
     @property
     def of_base(self) -> SweepRow | None:
         """The row that is base; None where the sweep has none."""
-        return None if self.base_row is None else self.rows[self.base_row]
+        return next((row for row in self.rows if same_row(row.configs[0], self.base)), None)
 
     @property
     def base_row(self) -> int | None:
@@ -224,7 +225,7 @@ def _pop_looks(path: Path, parameters: dict[str, list], seeds: int, mistakes: li
 
     seeds: of each row. mistakes: collects those of the file.
     """
-    (looks, *others), (of_base, *more) = (parameters.pop(key, [None]) for key in ("looks", "base_seeds"))
+    (looks, *others), (of_base, *more) = (parameters.pop(key, [None]) for key in OF_SEEDS)
     words = str(looks or "").split()
     counts = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
     is_right = len(counts) == len(words) and counts == sorted({*counts}) and counts[:1] >= [2] and counts[-1] == seeds

@@ -6,7 +6,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
-from transformer_pl.plan.options import TableOptions, sweep_folder
+from transformer_pl.plan.options import OF_SEEDS, TableOptions, sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import study as studies
@@ -63,7 +63,7 @@ def find_results(file: Path, content: dict[str, Any], options: TableOptions, pla
 
     Raises an InputError for a search without trials, and for options that are for grids.
     """
-    refuse_options(options, ["base", "paper", "looks", "base_seeds"], f"is for the rows of a grid, but {file} searches")
+    refuse_options(options, ["base", "paper", *OF_SEEDS], f"is for the rows of a grid, but {file} searches")
     search = studies.search_from_options(file, content, options)
     study = studies.find_study(search, sweep_folder(search, options), options.storage)
     results = study and SearchResults(search, study, options.runs)

@@ -17,6 +17,7 @@ from transformer_pl.config.components import before_options, option_value, optio
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
+from transformer_pl.plan.options import OF_SEEDS
 from transformer_pl.plan.sweep_file import (
     COST_METRICS,
     Direction,
@@ -210,7 +211,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     """
     if mistake := unknown_parameter(key):
         raise ValueError(mistake)
-    if key in ("looks", "base_seeds"):
+    if key in OF_SEEDS:
         raise ValueError("is for the rows of a grid, but this file searches; leave it out")
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")

@@ -15,7 +15,7 @@ from typing import Any
 from transformer_pl.config.help import help_text
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.options import SCALES
+from transformer_pl.plan.options import OF_SEEDS, SCALES
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command, runs_option
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
@@ -122,8 +122,8 @@ def _read_keys(argv: list[str]) -> Mapping[str, Any]:
         if not word.startswith("--"):
             raise InputError(f"command line: {shown(word)}: must be --key=value, or --key value")
         pairs.append(word[2:] if "=" in word else "=".join([word[2:], *itertools.islice(words, 1)]))
-    of_sweep = ("looks=", "base_seeds=")  # which W&B's agent hands on
-    return read_pairs([pair for pair in pairs if not pair.startswith(of_sweep)], "command line").values
+    own = [pair for pair in pairs if pair.partition("=")[0] not in OF_SEEDS]  # which W&B's agent hands on
+    return read_pairs(own, "command line").values
 
 
 def _report_ended(run: TrialRun) -> int:
