@@ -214,9 +214,10 @@ def _grid(
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
     trials: Sequence[PlannedTrial] = plan_trials(sweep, options.runs, corpus_of)
-    if sweep.looks:
-        from transformer_pl.report.looks import as_seen  # scipy takes half a second
+    if not options.retune:
+        from transformer_pl.report.looks import as_seen, check_looks  # scipy takes half a second
 
+        check_looks(file, sweep, sweep_folder(sweep, options))
         trials, _ = as_seen(sweep, trials, sweep_folder(sweep, options))
     if planned:
         return sweep, trials
