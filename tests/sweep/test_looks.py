@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from chance import drawn
-from helpers import a_result, write_sweep
+from helpers import a_result, command, write_sweep
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
@@ -160,6 +160,19 @@ def test_looks_stay_those_with_which_the_training_began(sweep, tmp_path, other):
     with pytest.raises(InputError, match="looks"):
         check_looks(file, sweep, folder, margin=0.7)
     assert check_looks(file, sweep, folder) == looks
+
+
+def test_what_an_agent_has_trained_has_no_looks(tmp_path):
+    """W&B's agent trains the grid of seeds, so that one plain table is made of all of it."""
+    values = {"variant": VARIANTS, "seed": [1, 2, 3, 4], "looks": ["2 4"], "base_seeds": [8]}
+    file = write_sweep(tmp_path / "looks.yaml", values)
+    grid = read_sweep(file).without_looks()
+    for planned in plan_trials(grid, tmp_path):
+        train(planned)
+    printed = json.loads(command("report", file, "--runs", tmp_path, "--format", "json").stdout)
+    assert [row["val/bleu.n"] for row in printed["rows"]] == [4] * len(VARIANTS)
+    (_, h16) = (row for row in printed["rows"] if row["name"] in ("h=4", "h=16"))
+    assert h16["val/bleu.difference.p"] < 0.05
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
-from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
+from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -200,9 +200,14 @@ def _grid(
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
     """
+    from transformer_pl.report.looks import as_seen, check_looks  # scipy takes half a second
+
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
+    check_looks(file, sweep, sweep_folder(sweep, options))
+    if sweep.looks and not begun_plan(sweep_folder(sweep, options)):
+        sweep = sweep.without_looks()
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs, corpus_of)
@@ -215,9 +220,6 @@ def _grid(
         sweep = tuning.best(sweep, tries)
     trials: Sequence[PlannedTrial] = plan_trials(sweep, options.runs, corpus_of)
     if not options.retune:
-        from transformer_pl.report.looks import as_seen, check_looks  # scipy takes half a second
-
-        check_looks(file, sweep, sweep_folder(sweep, options))
         trials, _ = as_seen(sweep, trials, sweep_folder(sweep, options))
     if planned:
         return sweep, trials
