@@ -46,6 +46,7 @@ class Sample(NamedTuple):
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
     references: Sequence[float] | np.ndarray = ()  # (n,) a number of each reference; rows are compared on equal ones
     weights: Sequence[str] = ()  # (S,) the ids of the trained weights; empty: no other row has them
+    has_seeds: bool = True  # False: made from a mean and a deviation, so that no value belongs to one of another row
 
 
 class Estimate(NamedTuple):
@@ -158,6 +159,8 @@ def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
 
     Scores are compared in their order, as far as all rows have them.
     """
+    if not all(row.has_seeds for _, row in weighted_rows):
+        return False
     seeds = min(len(row.scores) for _, row in weighted_rows)
     scores = np.array([weight * row.scores[:seeds] for weight, row in weighted_rows])
     return bool((abs(scores.sum(0)) <= ROUNDING * abs(scores).sum(0) / 2).all())
@@ -272,8 +275,14 @@ def correct(
 
 def _in_order(rows: Sequence[Sample]) -> list[int]:
     """The indices of the rows in an order that depends on their numbers alone, so that the same errors are drawn for a
-    row wherever it stands."""
-    return sorted(range(len(rows)), key=lambda i: (rows[i].scores.tolist(), rows[i].pseudo.mean(0).tolist()))
+    row wherever it stands. Of rows without sentences these are mean and deviation, for which others may be printed."""
+
+    def numbers(row: Sample) -> tuple[list[float], list[float]]:
+        if len(row.references):
+            return row.scores.tolist(), row.pseudo.mean(0).tolist()
+        return [float(f"{number:.9g}") for number in (row.scores.mean(), row.scores.std())], []
+
+    return sorted(range(len(rows)), key=lambda i: numbers(rows[i]))
 
 
 def contrasts(
