@@ -219,6 +219,67 @@ def test_what_narang_et_al_could_tell_apart(tmp_path, monkeypatch):
     assert f"{counts['better']} are better, {counts['worse']} worse and {counts['undecided']} undecided" in said
 
 
+# --- Pairs
+
+
+PAIRS_HEADING = "model,env,acc"
+
+
+def pairs_of(scores, envs="abcdefgh"):
+    return [f"{name},{env},{acc!r}" for name, of in scores.items() for env, acc in zip(envs, of, strict=False)]
+
+
+def test_pairs_are_compared_by_their_differences(tmp_path):
+    """Where environments differ more than models. Folds of one cross-validation count for less."""
+    base = [10.0, 20.0, 30.0, 40.0, 50.0]
+    row = [score + gain for score, gain in zip(base, [0.8, 1.1, 1.0, 0.9, 1.05], strict=True)]
+    path = write(tmp_path, *pairs_of({"base": base, "new": row}), heading=PAIRS_HEADING)
+    options = {"row": ("model",), "metric": ("acc",), "seed": "env"}
+    assert values(runs_table(path, options), "acc.difference.p")[1] > 0.8
+    paired, welch = runs_table(path, options | {"paired": True}), stats.ttest_rel(row, base)
+    assert values(paired, "acc.difference.p")[1] == pytest.approx(welch.pvalue, rel=1e-4)
+    interval = welch.confidence_interval()
+    ends = [values(paired, f"acc.difference.{end}")[1] for end in ("low", "high")]
+    assert ends == pytest.approx([interval.low, interval.high], rel=1e-4)
+    folds, k = runs_table(path, options | {"paired": True, "folds": True}), 5
+    gains = np.subtract(row, base)
+    t = gains.mean() / np.sqrt((1 / k + 1 / (k - 1)) * gains.var(ddof=1))
+    assert values(folds, "acc.difference.p")[1] == pytest.approx(2 * stats.t.sf(t, k - 1), rel=1e-4)
+    assert "+0.970*" in next(column.cells for column in paired.columns if column.name == "Δ acc")[1]
+
+
+def test_a_missing_partner_is_named_and_its_run_does_not_count(tmp_path):
+    scores = {"base": [10.0, 20.0, 30.0, 40.0], "new": [11.0, 21.2, 31.1, 99.0], "old": [0.0, 9.0, 0.0, 30.5]}
+    lines = pairs_of(scores)
+    del lines[8], lines[3]  # base's d, and old's a
+    path = write(tmp_path, *lines[::-1], heading=PAIRS_HEADING)
+    options = {"row": ("model",), "metric": ("acc",), "seed": "env", "paired": True}
+    table = runs_table(path, options)
+    by_name = {record["name"]: record for record in table.records}
+    assert by_name["new"]["acc.difference"] == pytest.approx(1.1)
+    assert by_name["old"]["acc.difference"] == pytest.approx((9.0 - 20.0 + 0.0 - 30.0) / 2)
+    p = stats.ttest_rel([11.0, 21.2, 31.1], [10.0, 20.0, 30.0]).pvalue
+    alone = runs_table(write(tmp_path, *lines[:6], heading=PAIRS_HEADING), options)
+    assert values(alone, "acc.difference.p")[1] == pytest.approx(p, rel=1e-3)
+    assert any("base has no env d" in note and "old has no env a" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--seed env --paired", "new: acc: must"),
+        ("--seed env --paired --base nameless", "line 6: env"),
+        ("--paired", "--seed"),
+        ("--seed env --folds", "--paired"),
+        ("--seed env --paired --pairs", "--pairs"),
+    ],
+)
+def test_what_makes_no_pairs_is_refused(tmp_path, words, named):
+    lines = [*pairs_of({"base": [1.0, 2.0], "new": [1.0]}), "new,x,2.0", *["nameless,,3.0"] * ("nameless" in words)]
+    path = write(tmp_path, *lines, heading=PAIRS_HEADING)
+    assert named in refused(path, "--row=model", "--metric=acc", *words.split())
+
+
 # --- Files
 
 

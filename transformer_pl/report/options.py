@@ -141,6 +141,8 @@ class RunsReport(TableChoice):
     se: tuple[str, ...] = of_runs("the same, of standard errors", default=(), metavar="COLUMN,...")
     n: str | None = of_runs("of how many runs a line is the mean: a number, or a column", metavar="N")
     seed: str | None = of_runs("column of the seed: refuse two runs of one row and seed", metavar="COLUMN")
+    paired: bool = of_runs("compare rows within each --seed, such as an environment or a data order", default=False)
+    folds: bool = of_runs("for --paired: the seeds are the folds of one cross-validation", default=False)
     base: str | None = of_runs("the row that others are compared with (the one called base)", metavar="ROW")
     lower_is_better: bool = of_runs("lower values of the metrics are better", default=False)
     decimal_comma: bool = of_runs("numbers are written 0,5 or 1.234,5 in the file, not 0.5", default=False)
@@ -151,11 +153,17 @@ class RunsReport(TableChoice):
         self.refuse_unused()
         if (self.pairs or self.factors) and len(self.metric) > 1:
             raise InputError(f"--metric {','.join(self.metric)}: --pairs and --factors compare one metric; give one")
+        if self.paired:
+            refuse_options(self, ["pairs", "factors"], "is not for --paired, which compares rows with base")
+            if not self.seed:
+                raise InputError("--paired: must have --seed, the column in which the two runs of a pair agree; add it")
+        else:
+            refuse_options(self, ["folds"], "is for --paired, which is not given")
         if self.std and self.se:
             raise InputError("--std, --se: must be one of them, because each says how far runs spread; leave one out")
         if not self.spreads:
             return refuse_options(self, ["n"], "is for --std or --se, which is not given")
-        refuse_options(self, ["seed"], "is for a line for each run, and not for means with --std or --se")
+        refuse_options(self, ["seed", "paired"], "is for a line for each run, and not for means with --std or --se")
         if not self.n:
             raise InputError("--n: must be given with --std and --se; name a number of runs, or its column")
         if self.n.isdecimal() and not 2 <= int(self.n) <= MOST_RUNS:

@@ -6,7 +6,7 @@ that they were evaluated on are not known.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +20,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.contrast_tables import MISSING
 from transformer_pl.table.rows import About, Measure, Row, with_base
+from transformer_pl.table.statistics import difference
 
 MOST_ROWS = 500  # with more rows, --row surely names a column in which each run has its own value
 BASES = ("base", "baseline")  # names that make a row the base where --base names none
@@ -41,12 +42,20 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     if len(by_row) > MOST_ROWS:
         rule = f"must make at most {MOST_ROWS} rows, but make {len(by_row):,}"
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
-    rows = [_row(name, of_row, options) for name, of_row in by_row.items()]
+    folds = len({run.seed for run in runs})
+    overlap = 1 / (folds - 1) if options.folds and folds > 1 else 0.0
+    rows = [_row(name, of_row, options, overlap) for name, of_row in by_row.items()]
     rows = with_base(rows, options.base or _named_base(path, rows), is_reference=False)
     rows.sort(key=lambda row: not row.is_base)  # the others in the order of the file
+    if options.paired and rows[0].is_base:
+        added.append(_pairs_note(path, rows[0].name, by_row, options, folds))
     about = About(
-        measures=[Measure(metric, metric, _digits(metric, rows), options.lower_is_better) for metric in options.metric],
+        measures=[
+            Measure(metric, metric, _digits(metric, rows, options.paired), options.lower_is_better)
+            for metric in options.metric
+        ],
         trial="run",
+        shared="seeds",
         margins=margins(options.margin, options.metric),
         added=added,
         shows_settings=False,
@@ -110,7 +119,32 @@ def _made_note(lines: Sequence[Run], options: RunsReport) -> str:
     return f"{note} A deviation of 0 was rounded, and has no test: {', '.join(zero)}." if zero else note
 
 
-def _row(name: str, runs: Sequence[Run], options: RunsReport) -> Row:
+def _pairs_note(path: Path, base: str, by_row: Mapping[str, Sequence[Run]], options: RunsReport, folds: int) -> str:
+    """What a pair is, and which runs have no partner. Raises an InputError for rows that are no pairs with base."""
+    seed, lacks = options.seed or "", dict[str, dict[str, None]]()
+    if unnamed := [run.line for runs in by_row.values() for run in runs if not run.seed]:
+        raise InputError(f"{path} line {unnamed[0]}: {shown(seed)}: must say of which pair this run is; fill it in")
+    for metric in options.metric:
+        of_rows = {name: [run.seed for run in runs if run.values[metric] is not None] for name, runs in by_row.items()}
+        for name, seeds in of_rows.items():
+            if seeds and len({*seeds} & {*of_rows[base]}) < 2:
+                rule = f"must have numbers at two or more {shown(seed)} of {shown(base)}"
+                raise InputError(f"{path}: {shown(name)}: {shown(metric)}: {rule}; correct them, or leave the row out")
+            for one, other in ((name, base), (base, name)):
+                lacks.setdefault(one, {}).update(dict.fromkeys(s for s in of_rows[other] if s not in of_rows[one]))
+    note = (
+        f"Pairs, which agree in {seed}, count as independent. Folds of one cross-validation are not, and need --folds."
+    )
+    if options.folds:
+        note = (
+            f"Each {seed} is one of k = {folds} folds of a cross-validation, whose training sets overlap: the variance "
+        )
+        note += "of the mean of k folds is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
+    missing = [f"{name} has no {seed} {', '.join(seeds)}" for name, seeds in lacks.items() if seeds]
+    return f"{note} Not compared, because the partner is missing: {'; '.join(missing)}." if missing else note
+
+
+def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float = 0.0) -> Row:
     metrics = options.metric
     runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
     known = {metric: [run.values[metric] for run in runs] for metric in metrics}
@@ -119,16 +153,21 @@ def _row(name: str, runs: Sequence[Run], options: RunsReport) -> Row:
     values = {metric: found for metric, found in numbers.items() if found}
     own_name = "" if name.lower() in BASES else name
     row = Row.of_values(name, values, own_name=own_name, states=states, settings=runs[0].settings)
-    if not options.spreads:
-        return row
-    spread = {key: one._replace(has_seeds=False) for key, one in row.samples.items() if np.ptp(one.scores)}
-    return replace(row, samples=spread)
+    samples = {}
+    for metric, sample in row.samples.items():
+        pairs = [run.seed for run in runs if run.values[metric] is not None] if options.paired else ()
+        if not options.spreads or np.ptp(sample.scores):
+            samples[metric] = sample._replace(weights=pairs, overlap=overlap, has_seeds=not options.spreads)
+    return replace(row, samples=samples)
 
 
-def _digits(metric: str, rows: Sequence[Row]) -> int:
-    """As many as the usual spread from run to run has zeros behind the point, and one more."""
-    values = [row.values[metric] for row in rows if len(row.values.get(metric, ())) > 1]
-    spreads = [spread for of_row in values if (spread := statistics.stdev(of_row))]
+def _digits(metric: str, rows: Sequence[Row], paired: bool) -> int:
+    """As many as the usual spread from run to run, or from pair to pair, has zeros behind the point, and one more."""
+    samples = [sample for row in rows if (sample := row.samples.get(metric))]
+    spreads = [float(sample.scores.std(ddof=1)) for sample in samples]
+    if paired and rows[0].is_base:
+        spreads = [difference(sample, samples[0]).standard_error for sample in samples[1:]]
+    spreads = [spread for spread in spreads if spread]
     return min(15, max(0, 1 - math.floor(math.log10(statistics.median_low(spreads))))) if spreads else 3
 
 

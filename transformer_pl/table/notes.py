@@ -111,7 +111,14 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     legend = LEGEND if about.has_page else ""
     notes: tuple[Sequence[str], ...] = (
         (_training_note(rows, about), _order_note(rows, main, about.printed), _speed_note(rows)),
-        (_spread_note(main), _test_note(main, about.unit), _shared_note(main), _unlike_note(main), exempt, legend),
+        (
+            _spread_note(main),
+            _test_note(main, about.unit),
+            _shared_note(main, about.shared),
+            _unlike_note(main),
+            exempt,
+            legend,
+        ),
         (several if len(about.measures) > 1 else "", _looks_note(main, about)),
         (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
         (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
@@ -246,11 +253,11 @@ def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
     return note
 
 
-def _shared_note(contrasts: Sequence[Contrast]) -> str:
+def _shared_note(contrasts: Sequence[Contrast], what: str) -> str:
     """Which rows are compared within each seed."""
     shared = sum(one.shares_weights for one in contrasts)
     share, they = ("share", "they are") if shared > 1 else ("shares", "it is")
-    note = f"{counted(shared, 'row')} {share} the trained weights of base: {they} compared with it within each seed."
+    note = f"{counted(shared, 'row')} {share} the {what} of base: {they} compared with it within each seed."
     return note if shared else ""
 
 
@@ -307,7 +314,7 @@ def _diverged_note(rows: Sequence[Row]) -> str:
 def _untested_note(contrasts: Sequence[Contrast]) -> str:
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
     count = sum(not (one.is_rounding or one.is_constant) for one in untested)
-    rule = "a row needs several seeds if base has them, else one"
+    rule = "a row needs several seeds if base has them, else one, and a difference that varies"
     return f"{counted(count, 'row')} cannot be tested: {rule}." if count else ""
 
 

@@ -268,6 +268,7 @@ class About:
     split: str = "val"  # the set that is reported
     unit: str = ""  # what that set consists of, such as sentences; empty: not known
     trial: str = "seed"  # what a row has several of
+    shared: str = "trained weights"  # what a row has of base if the two are compared within each seed
     margins: Mapping[str, float] = field(default_factory=dict)  # by measure: within it a difference counts as none
     printed: PrintedTable | None = None
     training: Training | None = None

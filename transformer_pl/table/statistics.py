@@ -45,7 +45,10 @@ class Sample(NamedTuple):
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
     references: Sequence[float] | np.ndarray = ()  # (n,) a number of each reference; rows are compared on equal ones
-    weights: Sequence[str] = ()  # (S,) the ids of the trained weights; empty: no other row has them
+    weights: Sequence[str] = ()  # (S,) the ids of the trained weights, or of pairs; empty: no other row has them
+    overlap: float = (
+        0.0  # of training sets: the covariance of two seeds as a share of their variance (see `difference`)
+    )
     has_seeds: bool = True  # False: made from a mean and a deviation, so that no value belongs to one of another row
 
 
@@ -125,10 +128,14 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
     Rows that share their weights are compared within each seed: their differences have one variance by S seeds, and the
     law of `moderation.upper_tail`, as that of Satterthwaite finds too much where S is 2. The prior is not used for
     them: it says how trainings spread, but differences within a seed spread less, each by its own amount.
+
+    Folds of one cross-validation share most of their training sets, and so they are no independent seeds. With an
+    `overlap` of n_test / n_train the variance of the mean is s^2 (1 / S + n_test / n_train), after Nadeau and Bengio
+    2003, "Inference for the generalization error".
     """
     if shares_weights(row, base):
         row, base = _common(row, base), _common(base, row)
-        within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo))
+        within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo, overlap=row.overlap))
         return within._replace(degrees_of_freedom=None) if within.parts else within
     return _combine([(1, row), (-1, base)], prior)
 
@@ -203,7 +210,7 @@ def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None)
 def _variance_of_mean(row: Sample, prior: Prior | None, weight: float = 1) -> SeedVariance:
     """The variance by seeds of a row's mean score times a weight."""
     own = moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
-    return SeedVariance(weight**2 * own.variance / len(row.scores), own.freedom)
+    return SeedVariance(weight**2 * own.variance * (1 / len(row.scores) + row.overlap), own.freedom)
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
