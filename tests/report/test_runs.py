@@ -280,6 +280,35 @@ def test_what_makes_no_pairs_is_refused(tmp_path, words, named):
     assert named in refused(path, "--row=model", "--metric=acc", *words.split())
 
 
+# --- One run against many
+
+
+def test_one_run_is_inside_or_outside_of_base_s_runs(tmp_path):
+    """By the t of one more run of base, corrected for the rows with one run. It has no star, and no summary."""
+    of_base, ones = [1.0, 1.1, 0.9, 1.05, 0.97], {"near": 1.2, "far": 1.25, "farther": -4.0}
+    path = write(tmp_path, *lines_of({"base": of_base} | {name: [one] for name, one in ones.items()}))
+    table = runs_table(path, OPTIONS)
+    scale = np.std(of_base, ddof=1) * np.sqrt(1 + 1 / 5)
+    p = 2 * stats.t.sf(abs(np.subtract([*ones.values()], np.mean(of_base))) / scale, 4)
+    assert p[0] < 0.1 and 0.025 < p[1] < 0.05  # so that the correction decides
+    corrected = [max(p * [1, 2, 3]), max(p[1:] * [2, 3]), p[2] * 3]  # Holm's; the last is the smallest
+    assert values(table, "acc.one_run.p")[1:] == pytest.approx(corrected)
+    assert values(table, "acc.one_run") == [None, "within base's runs", "within base's runs", "outside base's runs"]
+    for key in ("acc.difference.p", "acc.difference.low"):
+        assert values(table, key) == [None] * 4
+    assert table.summary == "" and "*" not in "".join(cell for column in table.columns for cell in column.cells)
+    rng = np.random.default_rng(0)
+    runs, one = rng.normal(size=(100_000, 5)), 3 * rng.normal(size=100_000)  # which spreads three times as far
+    t = (one - runs.mean(1)) / np.sqrt(runs.var(1, ddof=1) * (1 + 1 / 5))
+    share = np.mean(2 * stats.t.sf(abs(t), 4) < 0.05)
+    assert any(f"in {share:.0%} of cases".replace("%", " %") in note for note in table.notes)
+
+
+def test_a_row_whose_other_run_has_no_number_says_nothing(tmp_path):
+    path = write(tmp_path, *lines_of({"base": [1.0, 1.1], "8": [5.0]}), "x,finished,8,0.1,2,NaN")
+    assert "acc.one_run" not in runs_table(path, OPTIONS).records[1]
+
+
 # --- Files
 
 

@@ -114,6 +114,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
         (
             _spread_note(main),
             _test_note(main, about.unit),
+            _one_run_note(main),
             _shared_note(main, about.shared),
             _unlike_note(main),
             exempt,
@@ -232,6 +233,15 @@ def _test_note(contrasts: Sequence[Contrast], unit: str) -> str:
         over = " and ".join(filter(None, (unit, "seeds" if several else "")))
         note += f"Intervals cover the variation over {over}{'' if unit else ', and nothing else'}."
     return note.rstrip()
+
+
+def _one_run_note(contrasts: Sequence[Contrast]) -> str:
+    """What is known of rows with one run beside a base with several."""
+    count = sum(one.one_run is not None for one in contrasts)
+    note = f"Outside base's runs: p < {ALPHA:g} by a t-test of whether a row's one run could be one of base's, "
+    note += f"corrected for {counted(count, 'such row')}. It is no test of the row: one with base's mean that spreads "
+    note += "three times as far is outside five runs of base in 37 % of cases."
+    return note if count else ""
 
 
 def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:

@@ -148,6 +148,16 @@ def shares_weights(row: Sample, base: Sample) -> bool:
     return len(set(row.weights) & set(base.weights)) >= min(2, len(row.scores))
 
 
+def run_beside(score: float, base: Sample, prior: Prior | None = None) -> Estimate:
+    """The score of one run minus the mean of base's n runs, with the law that it has if the run is one of base's.
+
+    Its variance is s^2 (1 + 1/n), where s^2 is base's, moderated by the prior, and it is one Student's t.
+    """
+    own, n = _moderated(base, prior), len(base.scores)
+    part = SeedVariance(own.variance * (1 + 1 / n), own.freedom)
+    return Estimate(float(score - base.scores.mean()), (part,), 0.0, own.freedom)
+
+
 def _common(row: Sample, other: Sample) -> Sample:
     """The row's seeds whose weights another row has, too, in the order of these weights."""
     places = sorted((i for i, of in enumerate(row.weights) if of in other.weights), key=lambda i: row.weights[i])
@@ -209,13 +219,18 @@ def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None)
 
 def _variance_of_mean(row: Sample, prior: Prior | None, weight: float = 1) -> SeedVariance:
     """The variance by seeds of a row's mean score times a weight."""
-    own = moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
+    own = _moderated(row, prior)
     return SeedVariance(weight**2 * own.variance * (1 / len(row.scores) + row.overlap), own.freedom)
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
     """The prior for the variance from seed to seed, by the rows with several seeds."""
     return moderation.fit_prior([_seed_variance(row) for row in rows if len(row.scores) > 1])
+
+
+def _moderated(row: Sample, prior: Prior | None) -> SeedVariance:
+    """The variance of a row from seed to seed, moderated if there is a prior."""
+    return moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
 
 
 def _seed_variance(row: Sample) -> SeedVariance:
