@@ -1,6 +1,6 @@
 """Makes the catalogue in ablations/README.md, from the files of the ablations and sweeps/results/tables.csv.
 
-It also makes the lists of laws in ablations/SLOTS.md, from the functions that test them.
+It also makes the table of laws in ablations/SLOTS.md, from the functions that test them.
 
 python tests/benchmarks/catalogue.py
 """
@@ -141,26 +141,25 @@ def catalogue() -> str:
 
 
 KINDS = {
-    "A component of the model": of_models,
-    "An optimizer": optimizers,
-    "A schedule": schedules,
-    "A loss": losses,
-    "A tokenizer": tokenizers,
-    "A task": tasks,
-    "A callback": callbacks,
-    "An intervention": interventions,
-    "Every training": trainings,
-    "Every training that is stopped": resuming,
+    "component": of_models,
+    "optimizer": optimizers,
+    "schedule": schedules,
+    "loss": losses,
+    "tokenizer": tokenizers,
+    "task": tasks,
+    "callback": callbacks,
+    "intervention": interventions,
+    "training": trainings,
+    "stopped training": resuming,
 }
 
 
 def laws() -> str:
-    """The laws of each kind: the sentences of the functions that test them."""
-    lists = [
-        f"{kind}:\n\n" + "".join(f"- `{name}`: {law.sentence(one)}\n" for name, one in law.laws_of(module).items())
-        for kind, module in KINDS.items()
-    ]
-    return "\n".join(lists)
+    """A table of the laws of each kind: the sentences of the functions that test them."""
+    lines = ["|part|law|what it says|\n|:-|:-|:-|\n"]
+    for kind, module in KINDS.items():
+        lines += [f"|{kind}|`{name}`|{law.sentence(one)}|\n" for name, one in law.laws_of(module).items()]
+    return "".join(lines)
 
 
 def written(page: Path, text: str) -> str:
