@@ -16,7 +16,7 @@ from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
 from transformer_pl.plan.options import OF_SEEDS
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
-from transformer_pl.runtime.files import read_yaml
+from transformer_pl.runtime.files import read_text, read_yaml
 from transformer_pl.trials.identity import describe_difference, row_identity, same_row
 from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
@@ -93,6 +93,12 @@ class Sweep(NamedTuple):
     def base_row(self) -> int | None:
         """The index of the row that is base; None where the sweep has none."""
         return next((i for i, row in enumerate(self.rows) if same_row(row.configs[0], self.base)), None)
+
+
+def leading_comment(path: Path) -> str:
+    """What the comment at the top of a sweep file says, without its indented commands."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), read_text(path).splitlines())
+    return " ".join(line[1:].strip() for line in lines if not line.startswith("#  "))
 
 
 def read_sweep(

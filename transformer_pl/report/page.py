@@ -56,7 +56,7 @@ def write_page(
         title,
         table,
         drawings,
-        command=read_plan(folder).get("command"),
+        plan=read_plan(folder),
         duration=format_duration,
         translations=_translations(shown),
         attention={"sentences": _attention(shown)},
@@ -89,6 +89,7 @@ def _trial(base: Config, planned_trial: PlannedTrial) -> dict[str, Any]:
     return {
         "name": planned_trial.name,
         "state": trial.status()["state"],
+        "result": result,
         "finished": result.finished if result else "",
         "seconds": result.wall_s if result else 0.0,
         "changes": [(key, *values) for key, values in changes if key != "seed"],

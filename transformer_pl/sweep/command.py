@@ -12,6 +12,7 @@ from rich.console import Console
 from transformer_pl.config import Config
 from transformer_pl.plan.options import other_table
 from transformer_pl.plan.queue import TrialQueue
+from transformer_pl.plan.sweep_file import leading_comment
 from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.files import check_writable, write_atomically, write_json
 from transformer_pl.runtime.terminal import say
@@ -39,6 +40,7 @@ class SweepCommand:
         """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
         check_writable(self.folder)
         plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *words_of(self.options)])}
+        plan |= {"comment": leading_comment(self.options.file)}
         write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int, waits: bool = False) -> int:
