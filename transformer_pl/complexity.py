@@ -20,7 +20,7 @@ from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
-from transformer_pl.runtime.terminal import command_console, say
+from transformer_pl.runtime.terminal import command_console, say, table_width
 from transformer_pl.table.formats import Column, Table
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {hardware}"
     table = growth_table(layers, lengths, conditions)
     console = command_console()
-    console.print(table.terminal(console.width))
+    console.print(table.terminal(table_width(console)))
     write_atomically(folder / "complexity.md", table.markdown())
     write_atomically(folder / "complexity.csv", table.csv())
     say(console, f"table and times: {folder}")
