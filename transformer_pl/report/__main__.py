@@ -5,7 +5,6 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
     python -m transformer_pl.report runs.csv --row h --metric bleu
 """
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport,
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
-from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed, say, table_width
+from transformer_pl.runtime.terminal import announce, command_console, for_output, nothing_printed, say, table_width
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
@@ -33,8 +32,7 @@ REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
-    if sys.stderr.isatty():
-        print(f"reading {', '.join(map(str, options.files))}", file=sys.stderr)
+    announce(f"reading {', '.join(map(str, options.files))}")
     with nothing_printed():
         reports = make_reports(options)
     for title, report in reports:

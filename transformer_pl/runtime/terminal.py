@@ -51,6 +51,12 @@ class PlainConsole(Console):
             yield Segment(text if control else plain(text), style, control)
 
 
+def announce(what: str) -> None:
+    """Tell who waits at a terminal what a command does before its first output. Standard output stays as it is."""
+    if sys.stderr.isatty():
+        print(plain(what), file=sys.stderr)
+
+
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
 from rich.table import Table as Grid
 from rich.text import Text
@@ -104,7 +104,11 @@ class Table(NamedTuple):
             shown = [column for column in shown if column.drop_rank is None or column.drop_rank > last]
         if hidden := [column.name for column in self.columns if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
-        lines = [*map(Text, self.opening), _grid(shown, self.headings), *(Text(note, style="dim") for note in notes)]
+        lines: list[RenderableType] = [
+            *map(Text, self.opening),
+            _grid(shown, self.headings),
+            *(Text(note, style="dim") for note in notes),
+        ]
         return Constrain(Group(*lines), width)
 
     def markdown(self) -> str:
