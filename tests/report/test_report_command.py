@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -84,6 +85,16 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def words(folder):
     return [folder / "one.yaml", f"--runs={folder / 'runs'}"]
+
+
+def test_a_piped_table_is_no_wider_than_a_page_and_its_last_line_is_a_command_that_works(words, monkeypatch):
+    """What has no place in it is named."""
+    monkeypatch.delenv("COLUMNS")
+    code, out, _ = tiny_trials.ended(report.main, *words)
+    *lines, last = out.splitlines()
+    assert code == 0 and max(map(len, lines)) <= 120 and "d_model" in out
+    *_, page = tiny_trials.ended(report.main, *shlex.split(last.partition(": ")[2])[3:])[1].splitlines()
+    assert Path(page).name == "report.html" and Path(page).exists()
 
 
 @pytest.mark.parametrize(("split", "sign"), [("val", 1), ("test", -1)])
