@@ -14,7 +14,7 @@ from typing import Any
 from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
-from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
 from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, TableChoice, read_options
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
@@ -174,7 +174,7 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
 
-        write_page(folder, title, sweep.base, table, rows)
+        write_page(folder, title, sweep.base, table, rows, comment=leading_comment(files[0]) if len(files) == 1 else "")
 
     if options.pairs:
         return sweep, pairs_table(rows, about.measures[0], options.format in FOR_PROGRAMS), draw_page
