@@ -20,7 +20,7 @@ from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
-from transformer_pl.runtime.terminal import command_console, say
+from transformer_pl.runtime.terminal import announce, command_console, say, table_width
 from transformer_pl.table.formats import Column, Table
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
@@ -49,6 +49,7 @@ def main(argv: list[str]) -> int:
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / sweep.name
     check_writable(folder)
+    announce(f"measuring the layers of {options.file}")
     check_all([Config(model=row.configs[0].model) for row in sweep.rows], options.runs)
     machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {hardware}"
     table = growth_table(layers, lengths, conditions)
     console = command_console()
-    console.print(table.terminal(console.width))
+    console.print(table.terminal(table_width(console)))
     write_atomically(folder / "complexity.md", table.markdown())
     write_atomically(folder / "complexity.csv", table.csv())
     say(console, f"table and times: {folder}")

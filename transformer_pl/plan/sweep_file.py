@@ -16,7 +16,7 @@ from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
 from transformer_pl.plan.options import OF_SEEDS
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
-from transformer_pl.runtime.files import read_yaml
+from transformer_pl.runtime.files import read_text, read_yaml
 from transformer_pl.trials.identity import describe_difference, row_identity, same_row
 from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
@@ -99,6 +99,12 @@ class Sweep(NamedTuple):
         rows = [row._replace(configs=row.configs[: self.looks[-1]]) for row in self.rows]
         note = "The looks that the file plans were not taken: whoever trained this did not use the sweep command."
         return self._replace(rows=rows, looks=(), notes=(*self.notes, note))
+
+
+def leading_comment(path: Path) -> str:
+    """What the comment at the top of a sweep file says, without its indented commands."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), read_text(path).splitlines())
+    return " ".join(line[1:].strip() for line in lines if not line.startswith("#  "))
 
 
 def read_sweep(

@@ -8,17 +8,18 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
-from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
 from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, TableChoice, read_options
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
-from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
+from transformer_pl.runtime.terminal import announce, command_console, for_output, nothing_printed, say, table_width
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
@@ -31,10 +32,15 @@ REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
+    announce(f"reading {', '.join(map(str, options.files))}")
     with nothing_printed():
         reports = make_reports(options)
     for title, report in reports:
         print_report(title, report, options, len(reports) > 1)
+    if options.format == "terminal":
+        what, form = ("table for a paper", "tex") if options.pairs or options.factors else ("page", "html")
+        again = join(["python", "-m", "transformer_pl.report", *argv])
+        say(command_console(), f"next, the {what}: {again} --format {form}")
     return 0
 
 
@@ -102,7 +108,7 @@ def print_report(title: str, report: Table | Path, options: TableChoice, with_ti
         print(for_output(str(report)))
     elif output_format == "terminal":
         console = command_console()
-        console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
+        console.print(*filter(None, [title]), report.terminal(table_width(console)), sep="\n")
     else:
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
         made = report.latex(label, options.caption) if output_format == "tex" else TEXT_FORMATS[output_format](report)
@@ -168,7 +174,7 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
 
-        write_page(folder, title, sweep.base, table, rows)
+        write_page(folder, title, sweep.base, table, rows, comment=leading_comment(files[0]) if len(files) == 1 else "")
 
     if options.pairs:
         return sweep, pairs_table(rows, about.measures[0], options.format in FOR_PROGRAMS), draw_page

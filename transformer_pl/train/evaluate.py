@@ -307,7 +307,7 @@ def _evaluating(model: Transformer) -> Iterator[torch.device]:
     training = model.training
     model.eval()
     try:
-        with component_code(), torch.no_grad():  # a table that a component extends here must serve training, too
+        with component_code(), torch.no_grad():  # a component may extend a table here that training uses, too
             yield next(model.parameters()).device
     finally:
         model.train(training)
