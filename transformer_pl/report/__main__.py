@@ -55,7 +55,7 @@ def make_reports(options: SweepReport | RunsReport) -> list[tuple[str, Any]]:
     if options.together:
         return [make_report([*files], options)]
     if options.trials:
-        of_files = collect_errors(lambda file: trial_records(file, options), files)
+        of_files = collect_errors(lambda file: read_records(file, options), files)
         return [("", joined(map(Table.of_records, of_files.values())))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report([file], options), files)
     if len(reports) > 1 and options.format in FOR_PROGRAMS:
@@ -183,7 +183,7 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     return sweep, make_table(rows, about), draw_page
 
 
-def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
+def read_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
     """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
 
     planned: whether trials may be missing; if tries of --retune are missing, the records are those of the tries. Raises
