@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from transformer_pl.config import KEYS
@@ -13,6 +14,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.rows import sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
@@ -91,6 +93,16 @@ def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, p
     names, columns = printed.pop("row"), {column.name: column.cells for column in table.columns}
     assert f"Δ {table.contrasts[0].measure.title}" in printed and {name: columns[name] for name in printed} == printed
     assert all(title.startswith(name) for name, title in zip(names, columns["row"], strict=True))
+
+
+def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
+    """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
+    said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
+    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "captions")):
+        rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
+        between = by_row[np.triu_indices(len(rows), 1)].mean()
+        assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
 
 
 @pytest.mark.slow
