@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from transformer_pl.config import KEYS
@@ -15,6 +16,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.rows import sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
@@ -105,6 +107,16 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
         differences = {name: line["Δ BLEU"] + line["Δ bits/byte"] for name, line in known.items()}
         if any("*" in difference for difference in differences.values()):
             assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
+
+
+def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
+    """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
+    said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
+    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "captions")):
+        rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
+        between = by_row[np.triu_indices(len(rows), 1)].mean()
+        assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
 
 
 @pytest.mark.slow
