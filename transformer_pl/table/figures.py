@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 
 from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Contrast, PrintedTable
+from transformer_pl.table.scales import LEAST_HELD, at_both, left_one_out
+from transformer_pl.table.statistics import predict
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart. Colours and markers change first from row to row, then the style of lines.
@@ -41,6 +43,10 @@ matplotlib.rcParams.update(
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
 CURVES = "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights."
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
+SCALES = (
+    "Filled: p < 0.05 at the first scale. Line and band, if there are some: the prediction for one more row, with its "
+    "95 % interval."
+)
 DIFFERENCES = (
     "Where an interval crosses zero, the row may be better or worse than base. The interval of a row whose seeds "
     "spread unlike those of all others may reach beyond the picture."
@@ -172,6 +178,28 @@ def front(contrasts: Sequence[Contrast], cost: str, unit: str) -> Drawing | None
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     axes.legend(**BESIDE)
     return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
+
+
+def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str, str]) -> Drawing:
+    """The differences from base at two scales, and the line by which the second are predicted. names: of the scales."""
+    points = {one.row.shown_name: (one, other) for one, other in at_both(here, there)}
+    x, y = np.array([[one.difference for one in pair] for pair in points.values()], float).T
+    figure, axes = _axes_beside_names([*points])
+    axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    if left_one_out(x, y)[1] >= LEAST_HELD * len(x):
+        at = np.linspace(x.min(), x.max(), 50)
+        line = np.array([[one.value, *one.interval()] for one in (predict(x, y, place) for place in at)]).T
+        axes.plot(at, line[0], color="0.6", linewidth=0.8, zorder=0)
+        axes.fill_between(at, *line[1:], color="0.6", alpha=0.15, linewidth=0)
+    for i, ((name, (one, _)), look) in enumerate(zip(points.items(), itertools.cycle(LOOKS), strict=False)):
+        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if one.is_found else "white"}
+        axes.plot(x[i], y[i], markersize=5, label=break_name(f"{i + 1}  {name}"), **look)
+        axes.annotate(str(i + 1), (x[i], y[i]), (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
+    first, second = (f"{here[0].measure.title} at {name}, difference from base" for name in names)
+    axes.set(xlabel=first, ylabel=second)
+    axes.legend(**BESIDE)
+    return Drawing("Differences at two scales", figure, SCALES)
 
 
 def break_name(name: str) -> str:
