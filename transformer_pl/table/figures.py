@@ -3,7 +3,7 @@
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -41,7 +41,11 @@ matplotlib.rcParams.update(
 
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-CURVES = "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights."
+HIGHEST_LOSS = 700.0  # nats per token: the perplexity of a higher one overflows
+CURVES = (
+    "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights. A curve "
+    "that crosses the dotted line has reached base's last loss."
+)
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
 SCALES = (
     "Filled: p < 0.05 at the first scale. Line and band, if there are some: the prediction for one more row, with its "
@@ -68,12 +72,12 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".svg")
 
 
-def draw_sweep_plots(table: Table, perplexities: Sequence[Sequence[Mapping[int, float]]]) -> dict[str, Drawing]:
-    """Draw the figures of a sweep, by file name, as far as its results allow. perplexities: as for `curves`."""
+def draw_sweep_plots(table: Table) -> dict[str, Drawing]:
+    """Draw the figures of a sweep, by file name, as far as its results allow."""
     contrasts = table.contrasts
     drawings = {
         "differences": forest(contrasts, table.printed),
-        "curves_steps": curves(contrasts, perplexities),
+        "curves_steps": curves(contrasts),
         "front_params": front(contrasts, "params", "parameters"),
         "front_flops": front(contrasts, "flops", "training FLOPs"),
     }
@@ -116,13 +120,13 @@ def _show_usual(axes: Axes, contrasts: Sequence[Contrast], values: Sequence[floa
     axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
 
 
-def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mapping[int, float]]]) -> Drawing | None:
+def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    perplexities: of every row for each finished seed, by step; a row whose seeds share no step is left out. The final
-    value is a star. None where nothing is known.
+    A row whose seeds share no step is left out. The final value is a star. A line shows base's last value: where a
+    curve crosses it, the row has reached base's loss. None where nothing is known.
     """
-    known = [(one.row, [seed for seed in seeds if seed]) for one, seeds in zip(contrasts, perplexities, strict=True)]
+    known = [(one.row, [seed for seed in one.row.losses if seed]) for one in contrasts]
     drawn = [(row, by_seed) for row, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
     if not drawn:
         return None
@@ -131,13 +135,15 @@ def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mappin
     for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
         final, end = fmean(row.values["val/ppl"]), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
-        y = np.array([[seed[step] for step in common] for seed in by_seed])
+        y = np.exp([[min(seed[step], HIGHEST_LOSS) for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
         highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
         label = break_name(f"{row.shown_name}: {final:.2f}")
         axes.plot(
             common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
         )
+        if row.is_base:
+            axes.axhline(y.mean(0)[-1], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         if len(y) > 1:
             axes.fill_between(common, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(end, final, "*", color=look["color"], markersize=8)
