@@ -6,6 +6,7 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -126,7 +127,7 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
         from transformer_pl.search.table import search_report  # Optuna and torch take seconds
 
         of_grids = f"is for the rows of a grid, but {files[0]} searches"
-        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort"], of_grids)
+        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort", "against"], of_grids)
         sweep, table, draw_page = search_report(files[0], contents[0], options)
     else:
         sweep, table, draw_page = _grid_report(files, contents, options)
@@ -171,6 +172,9 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
         _, looked_at = as_seen(*grids[0], sweep_folder(sweep, options))
     rows, about = rows_and_about(grids, choice, notes, looked_at)
 
+    if options.against:
+        return _against(sweep, make_table(rows, about), files, contents, options)
+
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
 
@@ -181,6 +185,27 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     if options.factors:
         return sweep, factors_table(rows, about.measures[0], margin), draw_page
     return sweep, make_table(rows, about), draw_page
+
+
+def _against(
+    sweep: Sweep, table: Table, files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport
+) -> Report:
+    """What the table of a sweep says of that at another scale."""
+    from transformer_pl.table.scales import scales_table
+
+    first, second = (Path(scale).stem for scale in (sweep.scale, str(options.against)))
+    if first == second:
+        raise InputError(f"--against {options.against}: must be another scale than that of the table; choose one")
+    _, other, _ = _grid_report(files, contents, replace(options, scale=options.against, against=None))
+
+    def draw_page(folder: Path, title: str, made: Table) -> None:
+        from transformer_pl.table.figures import scales
+        from transformer_pl.table.html import write_html
+
+        write_html(folder, title, made, {"scales": scales(table.contrasts, other.contrasts, (first, second))})
+
+    sweep = sweep._replace(name=f"{sweep.name}-against-{second}")
+    return sweep, scales_table(table.contrasts, other.contrasts, (first, second)), draw_page
 
 
 def read_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:

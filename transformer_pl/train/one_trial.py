@@ -24,7 +24,7 @@ from transformer_pl.train import fit
 from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
-from transformer_pl.trials.convergence import convergence
+from transformer_pl.trials.convergence import convergence, validation_losses
 from transformer_pl.trials.flops import share_of_peak, training_costs
 from transformer_pl.trials.lock import LockLost
 from transformer_pl.trials.records import infinite_as_null
@@ -120,7 +120,8 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared) -> Result:
         lines = trial.metrics()
         if sampled := [line[sample] for line in lines if sample in line and line["step"] <= fitted.scored]:
             metrics[sample] = sampled[-1]
-        converged = convergence(lines, steps)
+        losses = validation_losses(lines)
+        converged = convergence(losses, steps)
         [cost] = training_costs([(config, prepared.mean_lengths)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         rate = sum(rates) / len(rates) if rates else None
@@ -149,6 +150,7 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared) -> Result:
             wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
             exempt=run.exempt,
             convergence=converged and converged.as_record(),
+            losses=infinite_as_null(losses),
             vocabulary=value_digest(prepared.tokenizer.vocabulary()),
             finished=time.strftime("%Y-%m-%d %H:%M:%S"),
         )
