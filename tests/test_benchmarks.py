@@ -123,6 +123,7 @@ def test_the_slots_and_laws_of_slots_md_are_the_types_and_the_functions_that_tes
     )
 
 
+@pytest.mark.slow  # it reads every shipped table
 def test_the_catalogue_is_that_of_the_files_and_of_the_tables():
     """If not: python tests/benchmarks/catalogue.py"""
     table = catalogue.catalogue()

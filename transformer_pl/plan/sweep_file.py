@@ -94,6 +94,12 @@ class Sweep(NamedTuple):
         """The index of the row that is base; None where the sweep has none."""
         return next((i for i, row in enumerate(self.rows) if same_row(row.configs[0], self.base)), None)
 
+    def without_looks(self) -> "Sweep":
+        """The same sweep as a W&B agent trains it, which takes the grid as it is: base has the seeds of the others."""
+        rows = [row._replace(configs=row.configs[: self.looks[-1]]) for row in self.rows]
+        note = "The looks that the file plans were not taken: whoever trained this did not use the sweep command."
+        return self._replace(rows=rows, looks=(), notes=(*self.notes, note))
+
 
 def leading_comment(path: Path) -> str:
     """What the comment at the top of a sweep file says, without its indented commands."""

@@ -22,7 +22,7 @@ from transformer_pl.runtime.files import check_writable, read_yaml
 from transformer_pl.runtime.terminal import announce, command_console, for_output, nothing_printed, say, table_width
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
-from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
+from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -206,9 +206,14 @@ def _grid(
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
     """
+    from transformer_pl.report.looks import as_seen, check_looks  # scipy takes half a second
+
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
+    check_looks(file, sweep, sweep_folder(sweep, options))
+    if sweep.looks and not begun_plan(sweep_folder(sweep, options)):
+        sweep = sweep.without_looks()
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs, corpus_of)
@@ -220,9 +225,7 @@ def _grid(
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
     trials: Sequence[PlannedTrial] = plan_trials(sweep, options.runs, corpus_of)
-    if sweep.looks:
-        from transformer_pl.report.looks import as_seen  # scipy takes half a second
-
+    if not options.retune:
         trials, _ = as_seen(sweep, trials, sweep_folder(sweep, options))
     if planned:
         return sweep, trials
