@@ -136,7 +136,10 @@ class Architecture(Protocol):
         """The logits (B, Lt, V) of every next token, from source (B, Ls) and the target so far (B, Lt), padded."""
 
     def encoder_stack(self, x: Tensor, mask: Mask) -> Tensor:
-        """The encoder's layers, from x (B, L, d_model) to what `encoder_norm` takes."""
+        """The encoder's layers, from x (B, L, d_model) to what `encoder_norm` takes.
+
+        Each is called as layer(x, mask).
+        """
 
     def decoder_stack(
         self,
@@ -147,7 +150,10 @@ class Architecture(Protocol):
         start: int,
         caches: Sequence[Cache | None],
     ) -> Tensor:
-        """The decoder's layers, from x (B, L, d_model) to what `decoder_norm` takes. One memory and cache a layer."""
+        """The decoder's layers, from x (B, L, d_model) to what `decoder_norm` takes.
+
+        Layer i is called as layer(x, mask, memory[i], memory_mask, start, caches[i]).
+        """
 
 
 class Schedule(Protocol):
