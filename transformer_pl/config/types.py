@@ -209,7 +209,7 @@ def _spelled(text: str) -> object:
 
 def as_word(value: object) -> str:
     """A value as a word of a command line, which is read as the same value."""
-    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, list | tuple | dict) else str(value)
 
 
 def multiplied(size: int, multiplier: float) -> int:

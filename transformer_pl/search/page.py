@@ -1,5 +1,6 @@
 """The page of a search, and its figures, which Optuna draws."""
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,13 @@ from transformer_pl.table.rows import Row
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
 
+FEWEST_RANKED = 10  # finished trials, with fewer of which nothing can be said of what mattered
 SHOWN_TRIALS = 5  # base and the best trials, whose translations and attention the page shows
 
 
 def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
-    """Return figures with their explanations, by file name: history, parallel coordinates, Pareto front.
+    """Return figures with their explanations, by file name: history, parallel coordinates, importances, Pareto
+    front.
 
     Empty where no trial has a finite value.
     """
@@ -46,6 +49,18 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
             _draw(optuna_plots.plot_parallel_coordinate, study, **target),
             "Each line is a finished trial, and crosses each axis at the drawn value. The darker, the better.",
         )
+        if len([record for record in results.records if record[goal] is not None]) >= FEWEST_RANKED:
+            sign = 1 if results.search.goals[goal] == "minimize" else -1  # the evaluator asks which values are low
+            figures[f"importances{suffix}"] = Drawing(
+                f"How much each key mattered for {goal}",
+                _draw(
+                    optuna_plots.plot_param_importances,
+                    study,
+                    target_name=goal,
+                    target=lambda trial, index=index, sign=sign: sign * trial.values[index],
+                ),
+                "By PED-ANOVA: how unlike all trials the best ones are in this key. The shares add up to 1.",
+            )
     if len(goals) in (2, 3):
         figures["front"] = Drawing(
             " against ".join(goals),
@@ -57,7 +72,8 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
 
 def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
-    with pyplot.rc_context():  # undoes the style that Optuna sets
+    with pyplot.rc_context(), warnings.catch_warnings():  # undo the style that Optuna sets
+        warnings.filterwarnings("ignore", "PedAnova")  # asks whether low values are meant
         figure: Figure = plot(*args, **options).figure
     pyplot.close(figure)
     figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
@@ -66,6 +82,8 @@ def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
         axes.set_title("", loc="left")
         if axes.get_yscale() == "log":
             plain_log(axes.yaxis)
+        for label in axes.get_yticklabels(which="both"):
+            label.set_bbox({"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5})  # lines may cross it
     return figure
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
+from transformer_pl.config.types import as_word
 from transformer_pl.plan.options import OF_SEEDS, TableOptions, sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.errors import InputError
@@ -15,8 +16,9 @@ from transformer_pl.search.study import counted_trials, shown_number, state_of
 from transformer_pl.trials.result import exemptions
 from transformer_pl.trials.trial import Trial
 
-BEST = "best"  # the state of the best trials in records and tables; `state_of` gives that of the others
-ORDER = (BEST, "done", "pruned", "diverged")  # the order of states in the table; other states follow
+BEST, FRONT = "best", "front"  # the states of the best trials, for one goal and several; see also `state_of`
+ORDER = (BEST, FRONT, "done", "pruned", "diverged")  # the order of states in the table; other states follow
+FRESH_SEEDS = 3  # with which the best trials are trained again
 
 
 class SearchResults:
@@ -29,10 +31,43 @@ class SearchResults:
         states = {trial.number: state_of(trial) for trial in trials}
         for trial in trials:
             if states[trial.number] == "done" and trial.values in front:
-                states[trial.number] = BEST
+                states[trial.number] = FRONT if len(search.goals) > 1 else BEST
         self.trials = sorted(trials, key=lambda trial: self._rank(trial, states[trial.number]))
         # What results.csv and plan.json have of each trial. A metric is None if it was not measured, or diverged.
         self.records = [self._record(trial, states[trial.number]) for trial in self.trials]
+
+    @property
+    def fresh_seeds(self) -> list[int]:
+        """Seeds that the search has not used."""
+        return [self.search.seed + n for n in range(1, FRESH_SEEDS + 1)]
+
+    def best_sweep(self) -> dict[str, Any] | None:
+        """The content of a sweep file with base and the best trials, with fresh seeds; None where base is the best.
+
+        A trial was chosen by its score, which is therefore too good. Only other seeds can say how good it is.
+        """
+        search = self.search
+        of_base, variants = search.config({})[1], list[str]()
+        for trial, record in zip(self.trials, self.records, strict=True):
+            if record["state"] in (BEST, FRONT) and not record["base"]:
+                keys = search.config(trial.params)[1]
+                own = {key: value for key, value in keys.items() if key not in of_base or of_base[key] != value}
+                variants.append(" ".join(f"{key}={as_word(value)}" for key, value in own.items()) or "base")
+        variants = [one for one in dict.fromkeys(variants) if one != "base"]
+        if not variants:
+            return None
+        fixed = {"scale": search.scale, **of_base}
+        return {
+            "program": "transformer_pl/train/__main__.py",
+            "name": f"{search.name}-best",
+            "project": search.project,
+            "method": "grid",
+            "parameters": {
+                **{key: {"value": value} for key, value in fixed.items()},
+                "variant": {"values": ["base", *variants]},
+                "seed": {"values": self.fresh_seeds},
+            },
+        }
 
     def _rank(self, trial: FrozenTrial, state: str) -> tuple[int, float]:
         """The place of a trial in the table: by state, and then by the value of the first goal."""

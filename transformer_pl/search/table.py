@@ -71,12 +71,22 @@ def _notes(results: SearchResults) -> list[str]:
     machines = [Trial(folder).machine() for folder in folders]
     notes = [
         f"{total} of {cap} trials: {described}. Scale {results.search.scale}.",
-        f"All have seed {results.search.seed}. The best of many looks better than it is, because it was chosen: "
-        "train it with other seeds to confirm it.",
+        _chosen_note(results),
         exemption_note(exempt),
         machines_note(machines),
     ]
     return [*filter(None, notes)]
+
+
+def _chosen_note(results: SearchResults) -> str:
+    """Why the scores of the best trials are too good, and what to train."""
+    note = f"All have seed {results.search.seed}. "
+    if not results.best_sweep():
+        return f"{note}None is better than base."
+    several = len(results.search.goals) > 1
+    note += "The front looks" if several else "The best of many looks"
+    seeds = ", ".join(map(str, results.fresh_seeds))
+    return f"{note} better than it is, because it was chosen: best.yaml trains it, and base, with the seeds {seeds}."
 
 
 def _cell(name: str, value: Any) -> str:

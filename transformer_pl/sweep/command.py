@@ -70,11 +70,13 @@ class SweepCommand:
         send: Callable[[], object],
         trials: Iterable[Path],
         exit_code: int,
+        following: str | None = None,
     ) -> int:
         """Print a table, write it with its page, send both to W&B, and say how to upload what was kept offline.
 
         draw_page, send: called if the folder does not have the page of this table yet, but not after an interruption
         (any exit code but 0 and 1), because an interrupted command must end soon. trials: the folders of the trials.
+        following: what to do next, with its command; None: print the table for a paper.
 
         Returns the exit code of the command: 1 in place of 0 where nothing can be written.
         """
@@ -100,5 +102,5 @@ class SweepCommand:
         if not is_new and any(any(folder.glob("wandb/offline-run-*")) for folder in trials):  # else `send` says it
             upload = f"wandb sync {quote(str(self.options.runs))}/*/*/wandb/offline-run-*"
             say(self.console, f"W&B: kept offline; to upload: {upload}")
-        say(self.console, f"next, the table for a paper: {self.report} --format tex")
+        say(self.console, f"next, {following or f'the table for a paper: {self.report} --format tex'}")
         return exit_code

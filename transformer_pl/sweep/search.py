@@ -6,8 +6,10 @@ Imports optuna, which takes a quarter of a second: import this module only where
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from shlex import join
 from typing import Any
 
+import yaml
 from rich.console import Console
 
 from transformer_pl.config import Config
@@ -17,7 +19,7 @@ from transformer_pl.plan.options import sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import shown
-from transformer_pl.runtime.files import check_writable
+from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
@@ -71,9 +73,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     exit_code = command.launch(queue, configs, queue.ended_count())
     if options.worker and queue.waits():  # the last worker prints the table
         return exit_code
-    exit_code = _publish(command, SearchResults(search, study, options.runs), exit_code)
-    say(console, f"to browse the study: optuna-dashboard {place}")
-    return exit_code
+    say(console, f"to browse the study, at any time: optuna-dashboard {place}")
+    return _publish(command, SearchResults(search, study, options.runs), exit_code)
 
 
 def _check(command: SweepCommand, search: Search, configs: Sequence[Config]) -> None:
@@ -100,7 +101,13 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     draw_page = partial(write_search_page, results, table, folder)
     folders = [runs / "trials" / record["folder"] for record in trained]
     send = partial(send_report, folder, search.name, search.project, table.records, read_plan(folder))
-    return command.publish(table, draw_page, send, folders, exit_code)
+    following, best = None, folder / "best.yaml"
+    best.unlink(missing_ok=True)  # base may have become the best
+    if content := results.best_sweep():
+        write_atomically(best, yaml.safe_dump(content, sort_keys=False))
+        words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
+        following = f"train base and the {'front' if len(search.goals) > 1 else 'best'} with new seeds: {join(words)}"
+    return command.publish(table, draw_page, send, folders, exit_code, following)
 
 
 def _write_plan(command: SweepCommand, results: SearchResults) -> list[dict[str, Any]]:
