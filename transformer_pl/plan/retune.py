@@ -45,7 +45,7 @@ class Retuning(NamedTuple):
 
         A try that failed, diverged or has an infinite value is worse than any other; of equal ones the first is best.
         """
-        values, rows = [self._value(planned) for planned in tries], []
+        values, rows = [self._score(planned) for planned in tries], []
         for index, row in enumerate(sweep.rows):
             row_values = values[index * len(self.points) : (index + 1) * len(self.points)]
             point = self.points[row_values.index(max(row_values))]
@@ -53,7 +53,7 @@ class Retuning(NamedTuple):
         base = sweep.base if sweep.base_row is None else rows[sweep.base_row].configs[0]
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
 
-    def _value(self, planned: PlannedTrial) -> float:
+    def _score(self, planned: PlannedTrial) -> float:
         """The value of the metric of a try, higher being better."""
         result = planned.trial.result()
         value = result.metrics[self.metric] if result else math.inf

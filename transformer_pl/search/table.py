@@ -43,20 +43,17 @@ def search_records(
 def search_table(results: SearchResults) -> Table:
     """The table of a search: the drawn values, the goals, the parameters and the state of every trial, with notes."""
     rows = results.records
-    names = [f"#{row['trial']}" + (" base" if row["base"] else "") for row in rows]
+    names = [marked(f"#{row['trial']}" + " base" * row["base"], bool(row["exempt"])) for row in rows]
 
-    def column(name: str, cells: list[str], key: str, page: int = 1, rank: int | None = None) -> Column:
-        return Column(name, cells, key, [row[key] for row in rows], drop_rank=rank, page=page)
+    def column(key: str, name: str, page: int = 1, rank: int | None = None) -> Column:
+        values = [row[key] for row in rows]
+        return Column(name, [_cell(key, value) for value in values], key, values, drop_rank=rank, page=page)
 
-    columns = [
-        column("trial", [marked(name, bool(row["exempt"])) for name, row in zip(names, rows, strict=True)], "trial", 0)
-    ]
-    for key in results.search.space:  # on the page the drawn values come last
-        columns.append(column(without_section(key), [_cell(key, row[key]) for row in rows], key, page=2))
+    columns = [column("trial", "trial", page=0)._replace(cells=names)]
+    columns += [column(key, without_section(key), page=2) for key in results.search.space]  # last on the page
     for metric in results.metrics:
-        rank = None if metric in results.search.goals else 1
-        columns.append(column(metric, [_cell(metric, row[metric]) for row in rows], metric, rank=rank))
-    columns.append(column("state", [row["state"] for row in rows], "state"))
+        columns.append(column(metric, metric, rank=None if metric in results.search.goals else 1))
+    columns.append(column("state", "state"))
     others = [key for key in rows[0] if key not in {shown.key for shown in columns}] if rows else []
     columns += [Column(key=key, values=[row[key] for row in rows]) for key in others]
     return Table(columns, _notes(results))

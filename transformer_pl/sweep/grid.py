@@ -54,12 +54,10 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     command = GridCommand(options, sweep_folder(sweep, options), console)
     command.margin(sweep)
     names = read_row_names(sweep, options.file, None, bool(options.set))
-    retuning = None
-    if options.retune:
-        retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
+    retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric")) if options.retune else None
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
     missing = len(command.trials_to_train(plan.sweep, plan.trials))
-    to_train = missing or (len(sweep.configs) if retuning else 0)
+    to_train = missing or bool(retuning) * len(sweep.configs)
     if slurm.submit_workers(options, command.folder, console, to_train):
         return 0
     if options.plan and retuning and missing:

@@ -5,6 +5,7 @@ import time
 import traceback
 from contextlib import suppress
 from shlex import join
+from typing import Any
 
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
@@ -86,11 +87,7 @@ def _train_and_record(run: TrialRun, prepared: Prepared) -> int:
         print(plain(f"error: {error}; the steps that this process has trained since then are dropped"), file=sys.stderr)
         return 1
     except Exception as error:
-        reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
-        if "out of memory" in reason:
-            reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
-        if "CUDA error" in reason and run.config.trainer.compile == "on":
-            reason += "; trainer.compile=off trains without compiled layers and CUDA graphs"
+        reason = _why_failed(run, error)
         with suppress(OSError):
             trial.set_status("failed", why=reason)
         if isinstance(error, InputError):  # which the command prints
@@ -103,61 +100,90 @@ def _train_and_record(run: TrialRun, prepared: Prepared) -> int:
     return 0
 
 
+def _why_failed(run: TrialRun, error: Exception) -> str:
+    """Why a training has failed, and what may help."""
+    reason = why_unwritable(run.trial.folder.parent) or described(error)  # a full disk has many symptoms
+    if "out of memory" in reason:
+        reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
+    if "CUDA error" in reason and run.config.trainer.compile == "on":
+        reason += "; trainer.compile=off trains without compiled layers and CUDA graphs"
+    return reason
+
+
 def train_and_evaluate(run: TrialRun, prepared: Prepared) -> Result:
     """Train a trial (see `fit_and_test`) or reuse weights, evaluate it, write and return its result."""
-    started, config, trial = time.perf_counter(), run.config, run.trial
+    started, trial = time.perf_counter(), run.trial
     _record_beginning(run, prepared)
     earlier = fit.trained_elsewhere(run)
     with trial_logger(run) as (logger, wandb):
         evaluation: Evaluation | None
         if earlier:
             fitted = fit.reuse_weights(run, earlier, logger)
-            evaluation = evaluate_trial(config, trial, prepared, fitted.scored)
+            evaluation = evaluate_trial(run.config, trial, prepared, fitted.scored)
         else:
             fitted, evaluation = fit.fit_and_test(run, prepared, logger)
         assert evaluation  # this is the first rank
-        steps, metrics, sample = fitted.steps, evaluation.metrics, task_of(config.data).sample_metric
-        lines = trial.metrics()
+        sample, lines = task_of(run.config.data).sample_metric, trial.metrics()
         if sampled := [line[sample] for line in lines if sample in line and line["step"] <= fitted.scored]:
-            metrics[sample] = sampled[-1]
-        losses = validation_losses(lines)
-        converged = convergence(losses, steps)
-        [cost] = training_costs([(config, prepared.mean_lengths)])
-        rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
-        rate = sum(rates) / len(rates) if rates else None
-        logger.log_result(metrics, steps)
+            evaluation.metrics[sample] = sampled[-1]
+        logger.log_result(evaluation.metrics, fitted.steps)
         wandb.send(translations=evaluation.examples)
-        result = Result(
-            version=project_version(),
-            id=run.identity.trial,
-            weights_id=run.identity.weights,
-            weights_of=earlier and earlier.result.id,
-            name=run.name,
-            tags=run.tags,
-            scale=run.scale,
-            seed=config.seed,
-            config=run.settings,
-            metrics=infinite_as_null(metrics),
-            score=evaluation.score,
-            signature=evaluation.signature,
-            params=fitted.params,
-            steps=steps,
-            best_step=None if fitted.scored == steps else fitted.scored,
-            stopped_early=steps < config.steps,
-            flops=cost.flops * run.passes * (steps / config.steps),
-            tokens_per_s=rate and round(rate, 1),
-            of_peak=rate and share_of_peak(config, cost, prepared.mean_lengths, rate, fit.gpu_names(config)),
-            wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
-            exempt=run.exempt,
-            convergence=converged and converged.as_record(),
-            losses=infinite_as_null(losses),
-            vocabulary=value_digest(prepared.tokenizer.vocabulary()),
-            finished=time.strftime("%Y-%m-%d %H:%M:%S"),
-        )
+        seconds = fitted.earlier_s + time.perf_counter() - started
+        result = _result(run, prepared, lines, fitted, evaluation, earlier and earlier.result.id, seconds)
         trial.set_status("done")  # before the result: from then on another process may have the trial
         trial.finish(result)
         wandb.send_summary(result)
     return result
+
+
+def _result(
+    run: TrialRun,
+    prepared: Prepared,
+    lines: list[dict[str, Any]],
+    fitted: fit.Fitted,
+    evaluation: Evaluation,
+    weights_of: str | None,
+    seconds: float,
+) -> Result:
+    """The result of a trial.
+
+    lines: those of its metrics.jsonl.
+    weights_of: the id of another trial, whose weights it has.
+    seconds: those of its training and evaluation.
+    """
+    config, steps = run.config, fitted.steps
+    [cost] = training_costs([(config, prepared.mean_lengths)])
+    rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
+    rate = sum(rates) / len(rates) if rates else None
+    losses = validation_losses(lines)
+    converged = convergence(losses, steps)
+    return Result(
+        version=project_version(),
+        id=run.identity.trial,
+        weights_id=run.identity.weights,
+        weights_of=weights_of,
+        name=run.name,
+        tags=run.tags,
+        scale=run.scale,
+        seed=config.seed,
+        config=run.settings,
+        metrics=infinite_as_null(evaluation.metrics),
+        score=evaluation.score,
+        signature=evaluation.signature,
+        params=fitted.params,
+        steps=steps,
+        best_step=None if fitted.scored == steps else fitted.scored,
+        stopped_early=steps < config.steps,
+        flops=cost.flops * run.passes * (steps / config.steps),
+        tokens_per_s=rate and round(rate, 1),
+        of_peak=rate and share_of_peak(config, cost, prepared.mean_lengths, rate, fit.gpu_names(config)),
+        wall_s=round(seconds, 1),
+        exempt=run.exempt,
+        convergence=converged and converged.as_record(),
+        losses=infinite_as_null(losses),
+        vocabulary=value_digest(prepared.tokenizer.vocabulary()),
+        finished=time.strftime("%Y-%m-%d %H:%M:%S"),
+    )
 
 
 def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
