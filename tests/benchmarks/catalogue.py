@@ -1,13 +1,16 @@
-"""Makes the catalogue in ablations/README.md, from the files of the ablations and the tables of sweeps/README.md.
+"""Makes the catalogue in ablations/README.md, from the files of the ablations and sweeps/results/tables.csv.
 
-It also makes the lists of laws in ablations/SLOTS.md, from the functions that test them.
+It also makes the tables of slots and of laws in ablations/SLOTS.md, from the types and from the functions that test
+them.
 
 python tests/benchmarks/catalogue.py
 """
 
 import ast
+import csv
 import importlib
 import inspect
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from transformer_pl.laws import (
 )
 from transformer_pl.laws import components as of_models
 from transformer_pl.model import Transformer
+from transformer_pl.model import slots as slots_of_models
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
 from transformer_pl.runtime.command_line import run_command
@@ -38,7 +42,11 @@ from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.flops import forward_costs
 
 ROOT = Path(__file__).parents[2]
-SLOTS, README, TABLES = ROOT / "ablations" / "SLOTS.md", ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
+SLOTS, README, TABLES = (
+    ROOT / "ablations" / "SLOTS.md",
+    ROOT / "ablations" / "README.md",
+    ROOT / "sweeps" / "results" / "tables.csv",
+)
 BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
 HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
 GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # arguments of a constructor, but no options
@@ -98,23 +106,17 @@ def measured() -> dict[str, str]:
     Rows with this class alone come before rows that have others, too, and then tables whose base is the paper's before
     others. If the base of a table has components that are not the paper's, they are named.
     """
-    text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
     differences = list[tuple[list[str], str, str]]()  # the classes of a row, its difference, and what base has
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line[1:-1].split("|")]
-        if command := re.fullmatch(r"    python -m transformer_pl.sweep (sweeps/\S+)", line):
-            file = ROOT / command[1]
-            sweep = read_sweep(file, None, None, {})
-            own = read_row_names(sweep, file, None)
+    lines = csv.DictReader(TABLES.read_text(encoding="utf-8").splitlines())
+    for file, rows in itertools.groupby(lines, key=lambda line: line["sweep"]):
+        if file != "sweeps/table3.yaml" and "--" not in file and "language" not in file:
+            sweep = read_sweep(ROOT / file, None, None, {})
+            own = read_row_names(sweep, ROOT / file, None)
             row_of = {entry.name: entry.row for entry in own.of_rows()} if own else {}
             of_base = custom_components(sweep.base.model).values()
             base = "".join(f" from {component.path.rpartition('.')[2]}" for component in of_base)
-        elif line.startswith("|row|"):
-            header = cells
-        elif line.startswith("|") and not line.startswith("|**"):
-            row = dict(zip(header, cells, strict=True))
-            if row.get("Δ BLEU"):
-                classes = re.findall(r"=([A-Z]\w+)", row_of.get(cells[0], cells[0]))
+            for row in rows:
+                classes = re.findall(r"=([A-Z]\w+)", row_of.get(row["row"], row["row"]))
                 differences.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']})", base))
     found: dict[str, str] = {}
     for classes, difference, base in sorted(differences, key=lambda one: (len(one[0]), bool(one[2]))):
@@ -141,37 +143,48 @@ def catalogue() -> str:
 
 
 KINDS = {
-    "A component of the model": of_models,
-    "An optimizer": optimizers,
-    "A schedule": schedules,
-    "A loss": losses,
-    "A tokenizer": tokenizers,
-    "A task": tasks,
-    "A callback": callbacks,
-    "An intervention": interventions,
-    "Every training": trainings,
-    "Every training that is stopped": resuming,
+    "component": of_models,
+    "optimizer": optimizers,
+    "schedule": schedules,
+    "loss": losses,
+    "tokenizer": tokenizers,
+    "task": tasks,
+    "callback": callbacks,
+    "intervention": interventions,
+    "training": trainings,
+    "stopped training": resuming,
 }
 
 
 def laws() -> str:
-    """The laws of each kind: the sentences of the functions that test them."""
-    lists = [
-        f"{kind}:\n\n" + "".join(f"- `{name}`: {law.sentence(one)}\n" for name, one in law.laws_of(module).items())
-        for kind, module in KINDS.items()
-    ]
-    return "\n".join(lists)
+    """A table of the laws of each kind: the sentences of the functions that test them."""
+    lines = ["|part|law|what it says|\n|:-|:-|:-|\n"]
+    for kind, module in KINDS.items():
+        lines += [f"|{kind}|`{name}`|{law.sentence(one)}|\n" for name, one in law.laws_of(module).items()]
+    return "".join(lines)
 
 
-def written(page: Path, text: str) -> str:
-    """A page with the text in the place of what this script made before."""
-    before, _, after = page.read_text(encoding="utf-8").partition(BEGIN)
-    return before + BEGIN + "\n" + text + "\n" + END + after.partition(END)[2]
+def slots() -> str:
+    """A table of what each slot is called with, from the types of the slots."""
+    lines = ["|slot|called as|what it is given, and returns|\n|:-|:-|:-|\n"]
+    for slot, kind in slots_of_models.SLOTS.items():  # whose docstrings begin with their keys
+        for name, arguments in slots_of_models.call_signatures(slot).items():
+            call = arguments if name == "__call__" else f".{name}{arguments}"
+            of_slot, of_call = (" ".join((inspect.getdoc(one) or "").split()) for one in (kind, getattr(kind, name)))
+            lines.append(f"|{of_slot.removesuffix('.')}|`{call}`|{of_call}|\n")
+    return "".join(lines)
+
+
+def written(page: Path, *texts: str) -> str:
+    """A page with these texts in the places of what this script made before."""
+    before, *parts = page.read_text(encoding="utf-8").split(BEGIN)
+    made = (f"{BEGIN}\n{text}\n{END}{part.partition(END)[2]}" for text, part in zip(texts, parts, strict=True))
+    return before + "".join(made)
 
 
 def main(argv: list[str]) -> int:
     write_atomically(README, written(README, catalogue()))
-    write_atomically(SLOTS, written(SLOTS, laws()))
+    write_atomically(SLOTS, written(SLOTS, slots(), laws()))
     return 0
 
 
