@@ -138,12 +138,8 @@ class RunsReport(TableChoice):
     metric: tuple[str, ...] = of_runs(
         "columns to compare, each with its own test", default=MISSING, metavar="COLUMN,...", required=True
     )
-    std: tuple[str, ...] = of_runs(
-        "where a line is the mean of several runs: columns of the metrics' standard deviations",
-        default=(),
-        metavar="COLUMN,...",
-    )
-    se: tuple[str, ...] = of_runs("the same, of standard errors", default=(), metavar="COLUMN,...")
+    std: tuple[str, ...] = of_runs("standard deviations, if lines are means of runs", default=(), metavar="COLUMN,...")
+    se: tuple[str, ...] = of_runs("or else their standard errors", default=(), metavar="COLUMN,...")
     n: str | None = of_runs("of how many runs a line is the mean: a number, or a column", metavar="N")
     seed: str | None = of_runs("column of the seed: refuse two runs of one row and seed", metavar="COLUMN")
     paired: bool = of_runs("compare rows within each --seed, such as an environment or a data order", default=False)
@@ -172,8 +168,7 @@ class RunsReport(TableChoice):
         if not self.n:
             raise InputError("--n: must be given with --std and --se; name a number of runs, or its column")
         if self.n.isdecimal() and not 2 <= int(self.n) <= MOST_RUNS:
-            rule = f"must be from 2 to {MOST_RUNS:,}, because one run has no deviation; correct it, or name a column"
-            raise InputError(f"--n {self.n}: {rule}")
+            raise InputError(f"--n {self.n}: must be from 2 to {MOST_RUNS:,}, or the name of a column; correct it")
         if len(self.spreads) != len(self.metric):
             rule = f"must be a column for each of --metric {','.join(self.metric)}, in the same order"
             raise InputError(f"{'--std' if self.std else '--se'} {','.join(self.spreads)}: {rule}; name all of them")

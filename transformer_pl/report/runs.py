@@ -23,6 +23,7 @@ from transformer_pl.table.rows import About, Measure, Row, with_base
 from transformer_pl.table.statistics import difference
 
 MOST_ROWS = 500  # with more rows, --row surely names a column in which each run has its own value
+MOST_SPREAD = 1e100  # squares of larger ones are no numbers
 BASES = ("base", "baseline")  # names that make a row the base where --base names none
 SHOWN = 5  # names of missing runs in a note
 
@@ -51,7 +52,7 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
         added.append(_pairs_note(path, rows[0].name, by_row, options, folds))
     about = About(
         measures=[
-            Measure(metric, metric, _digits(metric, rows, options.paired), options.lower_is_better)
+            Measure(metric, metric, _digits(metric, rows, options), options.lower_is_better)
             for metric in options.metric
         ],
         trial="run",
@@ -94,12 +95,12 @@ def _made(path: Path, line: Run, options: RunsReport) -> list[Run]:
     if n is None or n % 1 or not 1 <= n <= MOST_RUNS:
         rule = f"must be a whole number from 1 to {MOST_RUNS:,}, because this line is the mean of so many runs"
         refuse(name, n, f"{rule}; correct it")
-    pattern = np.linspace(-1, 1, int(n)) if n > 1 else np.zeros(1)  # of mean 0
+    pattern = np.linspace(-1, 1, int(n))  # of mean 0
     unit = pattern.std(ddof=1) if n > 1 else 1.0
     for metric, column in zip(options.metric, options.spreads, strict=True):
         mean, spread = line.values[metric], line.values[column]
-        if spread is not None and spread < 0:
-            refuse(column, spread, "must be 0 or more; leave out its sign, or correct it")
+        if spread is not None and not 0 <= spread <= MOST_SPREAD:
+            refuse(column, spread, f"must be from 0 to {MOST_SPREAD:g}; correct it")
         if spread is not None and n == 1:
             refuse(column, spread, "must be empty where a line is one run; empty it, or correct the number of runs")
         if spread is None and mean is not None and n > 1:
@@ -111,10 +112,10 @@ def _made(path: Path, line: Run, options: RunsReport) -> list[Run]:
 
 def _made_note(lines: Sequence[Run], options: RunsReport) -> str:
     """How means and deviations are read."""
-    note = "Computed from means and standard "
-    note += "deviations, which are" if options.std else "errors, times sqrt(n): this is"
-    note += " read as sqrt(sum (x - mean)² / (n - 1)). Where n stood in place of n - 1, intervals are too narrow by "
-    note += "sqrt(n / (n - 1))."
+    note = (
+        f"Computed from means and standard {'deviations' if options.std else 'errors times sqrt(n)'}, which are read "
+    )
+    note += "as those of n - 1. If n stood in its place, intervals are too narrow by sqrt(n / (n - 1))."
     zero = dict.fromkeys(line.row for line in lines if 0 in (line.values[spread] for spread in options.spreads))
     return f"{note} A deviation of 0 was rounded, and has no test: {', '.join(zero)}." if zero else note
 
@@ -132,22 +133,20 @@ def _pairs_note(path: Path, base: str, by_row: Mapping[str, Sequence[Run]], opti
                 raise InputError(f"{path}: {shown(name)}: {shown(metric)}: {rule}; correct them, or leave the row out")
             for one, other in ((name, base), (base, name)):
                 lacks.setdefault(one, {}).update(dict.fromkeys(s for s in of_rows[other] if s not in of_rows[one]))
-    note = (
-        f"Pairs, which agree in {seed}, count as independent. Folds of one cross-validation are not, and need --folds."
-    )
+    note = f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation are not, and need --folds."
     if options.folds:
         note = (
             f"Each {seed} is one of k = {folds} folds of a cross-validation, whose training sets overlap: the variance "
         )
-        note += "of the mean of k folds is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
-    missing = [f"{name} has no {seed} {', '.join(seeds)}" for name, seeds in lacks.items() if seeds]
+        note += "of a mean is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
+    missing = [f"{name} has no {seed} {_listed([*seeds])}" for name, seeds in lacks.items() if seeds]
     return f"{note} Not compared, because the partner is missing: {'; '.join(missing)}." if missing else note
 
 
-def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float = 0.0) -> Row:
-    metrics = options.metric
+def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float) -> Row:
+    """The row of some runs. overlap: as that of a `Sample`."""
     runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
-    known = {metric: [run.values[metric] for run in runs] for metric in metrics}
+    known = {metric: [run.values[metric] for run in runs] for metric in options.metric}
     numbers = {metric: [one for one in values if one is not None] for metric, values in known.items()}
     states = ["done" if any(one is not None for one in run.values.values()) else MISSING for run in runs]
     values = {metric: found for metric, found in numbers.items() if found}
@@ -155,26 +154,27 @@ def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float = 0
     row = Row.of_values(name, values, own_name=own_name, states=states, settings=runs[0].settings)
     samples = {}
     for metric, sample in row.samples.items():
-        pairs = [run.seed for run in runs if run.values[metric] is not None] if options.paired else ()
+        pairs = [run.seed for run in runs if run.values[metric] is not None] if options.paired else []
         if not options.spreads or np.ptp(sample.scores):
             samples[metric] = sample._replace(weights=pairs, overlap=overlap, has_seeds=not options.spreads)
     return replace(row, samples=samples)
 
 
-def _digits(metric: str, rows: Sequence[Row], paired: bool) -> int:
+def _digits(metric: str, rows: Sequence[Row], options: RunsReport) -> int:
     """As many as the usual spread from run to run, or from pair to pair, has zeros behind the point, and one more."""
     samples = [sample for row in rows if (sample := row.samples.get(metric))]
-    spreads = [float(sample.scores.std(ddof=1)) for sample in samples]
-    if paired and rows[0].is_base:
+    spreads = [statistics.stdev(sample.scores.tolist()) for sample in samples]
+    if options.paired and rows[0].is_base:
         spreads = [difference(sample, samples[0]).standard_error for sample in samples[1:]]
-    spreads = [spread for spread in spreads if spread]
+    spreads = [*filter(None, spreads)]
     return min(15, max(0, 1 - math.floor(math.log10(statistics.median_low(spreads))))) if spreads else 3
 
 
 def _missing(metric: str, runs: Sequence[Run]) -> str:
     """Which runs have no number."""
     missing = [f"{run.row} (line {run.line})" for run in runs if run.values[metric] is None]
-    if not missing:
-        return ""
-    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-    return f"{counted(len(missing), 'run')} without {metric}: {', '.join(missing[:SHOWN])}{more}."
+    return f"{counted(len(missing), 'run')} without {metric}: {_listed(missing)}." if missing else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}"

@@ -115,13 +115,12 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
         (
             _spread_note(main),
             _test_note(main, about.unit),
-            _one_run_note(main),
-            _shared_note(main, about.shared),
+            _shared_note(main, about),
             _unlike_note(main),
             exempt,
             legend,
         ),
-        (several if len(about.measures) > 1 else "", _looks_note(main, about)),
+        (several if len(about.measures) > 1 else "", _one_run_note(main), _looks_note(main, about)),
         (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
         (_steps_note(contrasts.get(STEPS.key, ()), base_of(rows, about.measures[0])),),
         (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
@@ -279,11 +278,11 @@ def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
     return note
 
 
-def _shared_note(contrasts: Sequence[Contrast], what: str) -> str:
+def _shared_note(contrasts: Sequence[Contrast], about: About) -> str:
     """Which rows are compared within each seed."""
     shared = sum(one.shares_weights for one in contrasts)
     share, they = ("share", "they are") if shared > 1 else ("shares", "it is")
-    note = f"{counted(shared, 'row')} {share} the {what} of base: {they} compared with it within each seed."
+    note = f"{counted(shared, 'row')} {share} the {about.shared} of base: {they} compared with it within each seed."
     return note if shared else ""
 
 

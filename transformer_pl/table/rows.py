@@ -174,10 +174,6 @@ class Row:
     def mean(self, metric: str) -> float | None:
         return mean(self.values.get(metric, ()))
 
-    def is_one_run(self, metric: str) -> bool:
-        """Whether it is one run of a file; a row of a sweep has trials, and others of its seeds may have failed."""
-        return len(self.values.get(metric, ())) == 1 >= len(self.states) and not self.trials
-
     def has_learned(self, measure: Measure) -> bool:
         """Whether the row is finished, and is good enough that others can be compared with it."""
         value = self.mean(measure.key)

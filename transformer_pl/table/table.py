@@ -79,12 +79,14 @@ def compare(rows: Sequence[Row], measure: Measure, base: Row | None, level: floa
 def _beside_runs(
     rows: Sequence[Row], measure: Measure, of_base: Sample | None, prior: Prior | None
 ) -> dict[Row, float]:
-    """Of each row with one run beside several of base: p if that run were one of base's, corrected for these rows."""
-    if of_base is None or len(of_base.scores) == 1:
+    """Of each row with one run beside several of base: p if that run were one of base's, corrected for these rows.
+
+    Only rows of which nothing but their runs is known have it.
+    """
+    if of_base is None or len(of_base.references):  # in a sweep a row's other seeds may have failed
         return {}
-    beside = {
-        row: run_beside(row.values[measure.key][0], of_base, prior) for row in rows if row.is_one_run(measure.key)
-    }
+    known = {row: row.values.get(measure.key, ()) for row in rows if len(row.states) <= 1}
+    beside = {row: run_beside(values[0], of_base, prior) for row, values in known.items() if len(values) == 1}
     p_values = {row: p for row, one in beside.items() if (p := one.p_value) is not None}  # None: base does not vary
     return dict(zip(p_values, holm([*p_values.values()]).tolist(), strict=True))
 
