@@ -121,6 +121,7 @@ def test_the_laws_of_slots_md_are_the_functions_that_test_them():
     assert catalogue.written(catalogue.SLOTS, catalogue.laws()) == catalogue.SLOTS.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow  # it reads every shipped table
 def test_the_catalogue_is_that_of_the_files_and_of_the_tables():
     """If not: python tests/benchmarks/catalogue.py"""
     table = catalogue.catalogue()

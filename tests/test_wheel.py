@@ -20,7 +20,7 @@ from tiny_trials import TINY
 
 pytestmark = pytest.mark.slow
 PACKAGED = ("transformer_pl", "ablations", "sweeps")
-DATA = (".py", ".yaml", ".html", ".css", ".js", ".gz")
+DATA = (".py", ".yaml", ".html", ".css", ".js", ".gz", ".csv")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,8 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel):
         packaged = {name for name in file.namelist() if ".dist-info/" not in name}
     files = {path.relative_to(ROOT) for name in PACKAGED for path in (ROOT / name).rglob("*") if path.suffix in DATA}
     beside = {str(path) for path in files if path.parts[0] != "sweeps" and "sweeps" not in path.parts}
-    assert packaged == beside | {f"transformer_pl/sweeps/{path.name}" for path in (ROOT / "sweeps").glob("*.yaml")}
+    sweeps = [path for kind in ("*.yaml", "published/*.csv") for path in (ROOT / "sweeps").glob(kind)]
+    assert packaged == beside | {f"transformer_pl/{path.relative_to(ROOT)}" for path in sweeps}
 
 
 def test_a_sweep_runs_from_another_folder(command, elsewhere):
@@ -89,10 +90,12 @@ def test_a_sweep_runs_from_another_folder(command, elsewhere):
 
 
 def test_what_ships_is_found_by_its_name(command, elsewhere):
-    """A sweep file, a scale, and the paper's numbers."""
+    """A sweep file, a scale, the paper's numbers, and those of another paper."""
     assert "table3-E at scale demo" in run(command, "sweep", "table3_E", "--plan", cwd=elsewhere)
     words = ["table3_E", "--scale", "tiny.yaml", "--seeds", "1", "--paper"]
     assert "25.7" in run(command, "sweep", *words, cwd=elsewhere)
+    words = ["narang2021.csv", "--row=model", "--metric=early_loss", "--std=std", "--n=n"]
+    assert "Funnel Transformer" in run(command, "report", *words, cwd=elsewhere)
 
 
 def test_the_version_is_that_of_pyproject(command, elsewhere):

@@ -20,13 +20,13 @@ from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import check_writable, write_atomically
-from transformer_pl.runtime.terminal import command_console, say
+from transformer_pl.runtime.terminal import announce, command_console, say, table_width
 from transformer_pl.table.formats import Column, Table
 
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
 RUN_S = 0.5  # seconds that each timing takes at least
-LONG = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
+FITTED_FROM = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ def main(argv: list[str]) -> int:
     device = "cuda" if sweep.base.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
     folder = options.runs / "complexity" / sweep.name
     check_writable(folder)
+    announce(f"measuring the layers of {options.file}")
     check_all([Config(model=row.configs[0].model) for row in sweep.rows], options.runs)
     machine.keep_freed_memory()  # as a trial does: otherwise new pages for large tensors cost more than the computation
     layers = {row.name: measure(row.configs[0], lengths, device) for row in sweep.rows}
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {hardware}"
     table = growth_table(layers, lengths, conditions)
     console = command_console()
-    console.print(table.terminal(console.width))
+    console.print(table.terminal(table_width(console)))
     write_atomically(folder / "complexity.md", table.markdown())
     write_atomically(folder / "complexity.csv", table.csv())
     say(console, f"table and times: {folder}")
@@ -108,13 +109,13 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
 
 
 def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
-    """The exponent p of n^p and its standard error, by least squares on the logarithms from length LONG on.
+    """The exponent p of n^p and its standard error, by least squares on the logarithms from length FITTED_FROM on.
 
     None where fewer than three lengths are that long.
     """
     from scipy.stats import linregress
 
-    points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= LONG]
+    points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= FITTED_FROM]
     if len(points) < 3:
         return None
     fit = linregress(*zip(*points, strict=True))
@@ -138,7 +139,7 @@ def growth_table(
     records = [
         {"layer": name, "n": n, "seconds": t} for name, (_, seconds) in layers.items() for n, t in seconds.items()
     ]
-    notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {LONG} on."]
+    notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {FITTED_FROM} on."]
     return Table([*columns, *Table.of_records(records).all_columns], notes)
 
 

@@ -17,7 +17,7 @@ from transformer_pl.api import load_trial
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command, runs_option
 from transformer_pl.runtime.errors import InputError, described
 from transformer_pl.runtime.files import read_text
-from transformer_pl.runtime.terminal import for_output, nothing_printed, plain
+from transformer_pl.runtime.terminal import announce, for_output, nothing_printed, plain
 
 CHUNK = 500  # sentences that are read and translated together, unless they are typed
 
@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, TranslateOptions)
     options = options_of(TranslateOptions, vars(parser.parse_args(argv)))
     trial = load_trial(options.trial, options.runs)
+    announce(f"loading {trial.folder.name}")
     chunks = _chunks(options.file)
     data = trial.decoding(options.beam, options.alpha).data
     try:

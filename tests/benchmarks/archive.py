@@ -1,12 +1,14 @@
 """Put the finished trials of a scale into sweeps/results, which the tables of sweeps/README.md are compared with.
 
     python tests/benchmarks/archive.py SCALE RUNS
+    python tests/benchmarks/archive.py              only writes sweeps/results/tables.csv anew
 
 Adds to sweeps/results/SCALE.tar.xz what a table needs of each trial of a runs folder: results, scores of sentences and
 identity, without weights and text. A trial that the archive has already stays as it is. Paths of the machine are left
-out.
+out. Then every row of the tables whose commands stand in sweeps/README.md is written into sweeps/results/tables.csv.
 """
 
+import csv
 import json
 import re
 import shutil
@@ -15,7 +17,11 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[2] / "sweeps" / "results"
+from tables import COMMAND, ROOT, printed
+
+RESULTS = ROOT / "sweeps" / "results"
+COLUMNS = ("row", "PPL", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p")
+PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.val.jsonl", "status.json")
 
 
@@ -38,6 +44,21 @@ def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=mode, deep=False)
 
 
+def write_tables() -> None:
+    with tempfile.TemporaryDirectory() as runs, (RESULTS / "tables.csv").open("w", encoding="utf-8") as file:
+        for archive in RESULTS.glob("*.tar.xz"):
+            with tarfile.open(archive) as trials:
+                trials.extractall(runs, filter="data")
+        writer = csv.DictWriter(file, ["sweep", *COLUMNS, *PRINTED], extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for words in COMMAND.findall((RESULTS.parent / "README.md").read_text(encoding="utf-8")):
+            text = printed([*words.replace("sweeps/", f"{RESULTS.parent}/").split(), "--runs", runs, "--format", "md"])
+            lines = [line[1:-1].split("|") for line in text.splitlines() if line.startswith("|")]
+            lines = [[cell.strip() for cell in line] for line in lines if not line[0].startswith(" **")]
+            head, _, *rows = lines or [[], []]  # of a sweep whose trials are not here
+            writer.writerows({"sweep": words} | dict(zip(head, row, strict=True)) for row in rows)
+
+
 def main(scale: str, runs: str) -> None:
     archive = RESULTS / f"{scale}.tar.xz"
     with tempfile.TemporaryDirectory() as folder:
@@ -55,4 +76,6 @@ def main(scale: str, runs: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:]:
+        main(*sys.argv[1:])
+    write_tables()

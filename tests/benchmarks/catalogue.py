@@ -1,13 +1,15 @@
-"""Makes the catalogue in ablations/README.md, from the files of the ablations and the tables of sweeps/README.md.
+"""Makes the catalogue in ablations/README.md, from the files of the ablations and sweeps/results/tables.csv.
 
-It also makes the lists of laws in ablations/SLOTS.md, from the functions that test them.
+It also makes the table of laws in ablations/SLOTS.md, from the functions that test them.
 
 python tests/benchmarks/catalogue.py
 """
 
 import ast
+import csv
 import importlib
 import inspect
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,11 @@ from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.flops import forward_costs
 
 ROOT = Path(__file__).parents[2]
-SLOTS, README, TABLES = ROOT / "ablations" / "SLOTS.md", ROOT / "ablations" / "README.md", ROOT / "sweeps" / "README.md"
+SLOTS, README, TABLES = (
+    ROOT / "ablations" / "SLOTS.md",
+    ROOT / "ablations" / "README.md",
+    ROOT / "sweeps" / "results" / "tables.csv",
+)
 BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
 HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
 GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # arguments of a constructor, but no options
@@ -98,23 +104,17 @@ def measured() -> dict[str, str]:
     Rows with this class alone come before rows that have others, too, and then tables whose base is the paper's before
     others. If the base of a table has components that are not the paper's, they are named.
     """
-    text = TABLES.read_text(encoding="utf-8").split("## Other ablations at scale demo")[1].split("\n## ")[0]
     differences = list[tuple[list[str], str, str]]()  # the classes of a row, its difference, and what base has
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line[1:-1].split("|")]
-        if command := re.fullmatch(r"    python -m transformer_pl.sweep (sweeps/\S+)", line):
-            file = ROOT / command[1]
-            sweep = read_sweep(file, None, None, {})
-            own = read_row_names(sweep, file, None)
+    lines = csv.DictReader(TABLES.read_text(encoding="utf-8").splitlines())
+    for file, rows in itertools.groupby(lines, key=lambda line: line["sweep"]):
+        if file != "sweeps/table3.yaml" and "--" not in file and "language" not in file:
+            sweep = read_sweep(ROOT / file, None, None, {})
+            own = read_row_names(sweep, ROOT / file, None)
             row_of = {entry.name: entry.row for entry in own.of_rows()} if own else {}
             of_base = custom_components(sweep.base.model).values()
             base = "".join(f" from {component.path.rpartition('.')[2]}" for component in of_base)
-        elif line.startswith("|row|"):
-            header = cells
-        elif line.startswith("|") and not line.startswith("|**"):
-            row = dict(zip(header, cells, strict=True))
-            if row.get("Δ BLEU"):
-                classes = re.findall(r"=([A-Z]\w+)", row_of.get(cells[0], cells[0]))
+            for row in rows:
+                classes = re.findall(r"=([A-Z]\w+)", row_of.get(row["row"], row["row"]))
                 differences.append((classes, f"{row['Δ BLEU']} ({row['Δ 95 %']})", base))
     found: dict[str, str] = {}
     for classes, difference, base in sorted(differences, key=lambda one: (len(one[0]), bool(one[2]))):
@@ -141,26 +141,25 @@ def catalogue() -> str:
 
 
 KINDS = {
-    "A component of the model": of_models,
-    "An optimizer": optimizers,
-    "A schedule": schedules,
-    "A loss": losses,
-    "A tokenizer": tokenizers,
-    "A task": tasks,
-    "A callback": callbacks,
-    "An intervention": interventions,
-    "Every training": trainings,
-    "Every training that is stopped": resuming,
+    "component": of_models,
+    "optimizer": optimizers,
+    "schedule": schedules,
+    "loss": losses,
+    "tokenizer": tokenizers,
+    "task": tasks,
+    "callback": callbacks,
+    "intervention": interventions,
+    "training": trainings,
+    "stopped training": resuming,
 }
 
 
 def laws() -> str:
-    """The laws of each kind: the sentences of the functions that test them."""
-    lists = [
-        f"{kind}:\n\n" + "".join(f"- `{name}`: {law.sentence(one)}\n" for name, one in law.laws_of(module).items())
-        for kind, module in KINDS.items()
-    ]
-    return "\n".join(lists)
+    """A table of the laws of each kind: the sentences of the functions that test them."""
+    lines = ["|part|law|what it says|\n|:-|:-|:-|\n"]
+    for kind, module in KINDS.items():
+        lines += [f"|{kind}|`{name}`|{law.sentence(one)}|\n" for name, one in law.laws_of(module).items()]
+    return "".join(lines)
 
 
 def written(page: Path, text: str) -> str:

@@ -1,5 +1,8 @@
 """How much code there is, and which functions are large:  python tests/benchmarks/lines.py [FOLDER ...]
 
+With `--words` alone: how many words of prose each Markdown file has, which are those outside of tables and of blocks of
+code, and how many words it has in all.
+
 It counts the lines of each folder (by default transformer_pl) that are neither blank, comment nor docstring, by room,
 and lists the functions with LONG lines of code or BRANCHED branches and more. A branch is an `if`, a loop, a `with`, an
 `except`, an `assert`, a comprehension, a conditional expression, and each further operand of `and` or `or`; a function
@@ -8,6 +11,7 @@ begins with one.
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter
@@ -47,6 +51,22 @@ def branches(function: ast.AST) -> int:
     return 1 + operands + sum(isinstance(node, BRANCHES) for node in nodes)
 
 
+def prose(text: str) -> int:
+    """The words of a Markdown text outside of tables, of blocks of code and of pictures."""
+    lines = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S).splitlines()
+    return sum(len(line.split()) for line in lines if not line.startswith(("|", "    ", "![", "<")))
+
+
+def print_words() -> None:
+    words = Counter[str]()
+    for path in sorted(ROOT.rglob("*.md")):
+        if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts):
+            text = path.read_text(encoding="utf-8")
+            print(f"{prose(text):7,}{len(text.split()):8,}  {path.relative_to(ROOT)}")
+            words += Counter(prose=prose(text), all=len(text.split()))
+    print(f"{words['prose']:7,}{words['all']:8,}  words of prose, and in all")
+
+
 def main(folders: list[Path]) -> None:
     rooms, functions = Counter[str](), list[tuple[int, int, str]]()
     for folder in folders:
@@ -70,4 +90,7 @@ def main(folders: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(folder).resolve() for folder in sys.argv[1:]] or [ROOT / "transformer_pl"])
+    if sys.argv[1:] == ["--words"]:
+        print_words()
+    else:
+        main([Path(folder).resolve() for folder in sys.argv[1:]] or [ROOT / "transformer_pl"])

@@ -1,5 +1,6 @@
 """The HTML page of a sweep in a browser: without a network, on a desk screen and on a phone."""
 
+import html
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from helpers import a_result, write_sweep
 from made_rows import measured_sentences, row, sampled, table
 
 from transformer_pl.plan.plan import plan_trials
-from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.plan.sweep_file import leading_comment, read_sweep
 from transformer_pl.report.page import write_page
 from transformer_pl.report.sweep_table import table_of
 from transformer_pl.table.formats import Column, Table
@@ -101,9 +102,26 @@ def test_page_is_self_contained_and_complete(smoke, report):
     for trial, result in finished_trials(smoke[0]):
         assert f"{result.main_score:.1f}" in text and trial.folder.name in text
         assert trial.log.read_text().splitlines()[-1] in text
+        assert f"BLEU {result.main_score:.1f}, PPL {result.metrics['val/ppl']:.2f}, " in text
+    assert leading_comment(Path("sweeps/smoke.yaml")) in html.unescape(text) and "sweep sweeps/smoke.yaml" in text
     assert text.count("<figcaption>") == text.count("<figure>") > 0 and "<figcaption></figcaption>" not in text
     figures = {path.name for path in (report.parent / "figures").iterdir()}
     assert {f"curves_steps.{kind}" for kind in ("svg", "pdf", "png")} <= figures
+
+
+def test_axe_finds_nothing(page):
+    """Landmarks, the order of headings, names, contrast: https://github.com/dequelabs/axe-core."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    assert axe.Axe().run(page).response["violations"] == []
+
+
+def test_pictures_of_attention_begin_at_one_height(report, browser):
+    """Beside each other, also where the heads of two rows take more and less room."""
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    page.goto(report.as_uri())
+    for name in ("heads", "which", "head"):
+        first, second = (one.bounding_box() for one in page.locator(f".panel > .{name}").all())
+        assert first["y"] == second["y"] and first["x"] < second["x"]
 
 
 def test_pressing_a_heading_sorts_in_both_directions(page):

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import shlex
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,19 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def words(folder):
     return [folder / "one.yaml", f"--runs={folder / 'runs'}"]
+
+
+def test_a_piped_table_is_no_wider_than_a_page_and_its_last_line_is_a_command_that_works(folder, monkeypatch):
+    """What has no place in it is named."""
+    monkeypatch.delenv("COLUMNS")
+    settings = "model.h=4 model.d_ff=1024 model.p_drop=0.2 optim.eps_ls=0.2 optim.warmup=500"
+    wide = write_sweep(folder / "wide.yaml", KEYS | {"data.path": folder / "text", "variant": ["base", settings]})
+    finish(wide, folder / "runs", defaultdict(lambda: (0.5, 0.5)), seeds=1)
+    code, out, _ = tiny_trials.ended(report.main, wide, f"--runs={folder / 'runs'}")
+    *lines, last = out.splitlines()
+    assert code == 0 and max(map(len, lines)) <= 120 and "d_ff" in out.partition("Hidden")[2]
+    *_, page = tiny_trials.ended(report.main, *shlex.split(last.partition(": ")[2])[3:])[1].splitlines()
+    assert Path(page).name == "report.html" and Path(page).exists()
 
 
 @pytest.mark.parametrize(("split", "sign"), [("val", 1), ("test", -1)])

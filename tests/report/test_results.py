@@ -1,5 +1,7 @@
-"""The tables of sweeps/README.md are those of the trials in sweeps/results."""
+"""The tables of sweeps/README.md are those of sweeps/results/tables.csv, and these are those of the trials there."""
 
+import csv
+import itertools
 import json
 import re
 import shutil
@@ -18,6 +20,7 @@ from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.rows import sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
@@ -28,23 +31,17 @@ from transformer_pl.trials.trial_config import as_trained
 from transformer_pl.trials.trial_run import identify
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = [
-    ("demo", "## Table 3 at scale demo\n"),
-    ("demo", "## Other ablations at scale demo\n"),
-    ("demo-lm", "## A language model at scale demo-lm\n"),
-    ("multi30k", "## A language model on captions\n"),
-    ("multi30k", "## Table 3 at scale multi30k\n"),
-]
-COMMAND = re.compile(
-    r"^    python -m transformer_pl.sweep (sweeps/\S+)(?: --scale multi30k)?(?: --seeds (\S+))?$", re.MULTILINE
-)
+RESULTS = ROOT / "sweeps" / "results"
+SHIPPED = list(csv.DictReader((RESULTS / "tables.csv").read_text(encoding="utf-8").splitlines()))
+COMMAND = re.compile(r"^    python -m transformer_pl.sweep (sweeps/.+)$", re.MULTILINE)
+ELSEWHERE = "on model 1"  # the headings of numbers that another processor gave
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The trials in the archives."""
     runs = tmp_path_factory.mktemp("runs")
-    for archive in (ROOT / "sweeps" / "results").glob("*.tar.xz"):
+    for archive in RESULTS.glob("*.tar.xz"):
         with tarfile.open(archive) as files:
             files.extractall(runs, filter="data")
     return finished_trials(runs)
@@ -60,14 +57,12 @@ def is_of(result, config):
 
 
 def tables():
-    """Of each table: its scale, the sweep file and the seeds of the command above it, and its cells by heading."""
-    text = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8")
-    for scale, heading in SECTIONS:
-        _, *parts = COMMAND.split(text.split(heading)[1].split("\n## ")[0])
-        for file, seeds, table in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            rows = [line for line in table.splitlines() if line.startswith("|") and not line.startswith("|**")]
-            lines = [map(str.strip, line[1:-1].split("|")) for line in rows]
-            yield scale, file, seeds, {name: cells for name, _, *cells in zip(*lines, strict=True)}
+    """Of each table: its scale, its sweep file, its seeds, and its lines as the report prints them."""
+    for words, lines in itertools.groupby(SHIPPED, key=lambda line: line["sweep"]):
+        file, *options = words.split()
+        given = dict(zip(options[::2], options[1::2], strict=True))
+        scale = given.get("--scale") or read_sweep(ROOT / file, None, None).scale
+        yield scale, file, given.get("--seeds"), list(lines)
 
 
 def shipped_grid(finished, tmp_path, scale, file, seeds):
@@ -92,10 +87,40 @@ def shipped_table(finished, tmp_path, scale, file, seeds):
     ("scale", "file", "seeds", "printed"), [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in tables()]
 )
 def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, printed):
-    table = shipped_table(finished, tmp_path, scale, file, seeds)
-    names, columns = printed.pop("row"), {column.name: column.cells for column in table.columns}
-    assert f"Δ {table.contrasts[0].measure.title}" in printed and {name: columns[name] for name in printed} == printed
-    assert all(title.startswith(name) for name, title in zip(names, columns["row"], strict=True))
+    columns = {column.name: column.cells for column in shipped_table(finished, tmp_path, scale, file, seeds).columns}
+    names = [name for name in printed[0] if any(line[name] for line in printed) and name != "sweep"]
+    assert "p" in names and {name: list(columns[name]) for name in names} == {
+        name: [line[name] for line in printed] for name in names
+    }
+
+
+def test_the_page_shows_base_and_every_row_that_differs_significantly():
+    """And no other number than the file has; of rows that are undecided it may have some."""
+    _, *parts = COMMAND.split((ROOT / "sweeps" / "README.md").read_text(encoding="utf-8"))
+    for words, section in zip(parts[::2], parts[1::2], strict=True):
+        table = section.partition("\n|row|")[2].partition("\n\n")[0].splitlines()  # empty where no row is decided
+        head, _, *lines = [line.strip("|").split("|") for line in table] or [[], []]
+        shown = {name: dict(zip(head, cells, strict=False)) for name, *cells in lines}
+        known = {line["row"]: line for line in SHIPPED if line["sweep"] == words}
+        assert all(
+            cell == known[name][heading]
+            for name, line in shown.items()
+            for heading, cell in line.items()
+            if not heading.endswith(ELSEWHERE)
+        ), words
+        differences = {name: line["Δ BLEU"] + line["Δ bits/byte"] for name, line in known.items()}
+        if any("*" in difference for difference in differences.values()):
+            assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
+
+
+def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
+    """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
+    said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
+    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "captions")):
+        rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
+        between = by_row[np.triu_indices(len(rows), 1)].mean()
+        assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
 
 
 def test_what_demo_says_of_multi30k_is_written(finished):

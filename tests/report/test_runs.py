@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,8 +54,12 @@ def refused(*words):
     return err
 
 
+def values_of(records, key):
+    return [record[key] for record in records]
+
+
 def values(table, key):
-    return [record[key] for record in table.records]
+    return values_of(table.records, key)
 
 
 # --- The numbers
@@ -123,6 +128,185 @@ def test_where_no_row_varies_there_is_no_test(tmp_path):
     for key in ("acc.difference.p", "acc.low", "acc.difference.low"):
         assert values(table, key) == [None, None, None]
     assert any("of base, 4, 8 give the same score" in note for note in table.notes)
+
+
+# --- Means with their spread
+
+
+SPREAD_HEADING = "model,loss,spread,runs"
+
+
+def means_of(scores, is_error=False):
+    """A line for each row of runs: its mean, its standard deviation or standard error, and the number of runs."""
+    for name, of in scores.items():
+        spread = statistics.stdev(of) / (len(of) ** 0.5 if is_error else 1) if len(of) > 1 else ""
+        yield f"{name},{statistics.fmean(of)!r},{spread!r},{len(of)}".replace("''", "")
+
+
+@pytest.mark.parametrize("option", ["std", "se"])
+def test_a_table_of_means_is_that_of_the_runs(tmp_path, option):
+    """Also where rows are enough to inform each other, and where a row has the mean and the deviation of base."""
+    rng = np.random.default_rng(5)
+    base = rng.normal(3, 0.2, 5).tolist()
+    scores = {"base": base, "same": base[::-1], "one": [2.7]}
+    scores |= {f"m{n}": rng.normal(3 + n / 8, 0.2, 2 + n).tolist() for n in (3, 1, 0, 2)}
+    lines = [f"{name},{value!r},," for name, of in scores.items() for value in of]
+    words = ["--row=model", "--metric=loss", "--format=json"]
+    of_runs = json.loads(printed(write(tmp_path, *lines, heading=SPREAD_HEADING), *words))["rows"]
+    path = write(tmp_path, *means_of(scores, option == "se"), heading=SPREAD_HEADING)
+    of_means = json.loads(printed(path, *words, f"--{option}=spread", "--n=runs"))["rows"]
+    assert len(of_means) == len(scores) and of_means[1]["loss.difference.p"] > 0.5
+    for key in of_runs[0]:
+        by_runs = values_of(of_runs, key)
+        if key != "name":
+            by_runs = [None if value is None else pytest.approx(value, rel=1e-9, abs=1e-9) for value in by_runs]
+        assert values_of(of_means, key) == by_runs, key
+
+
+def test_a_deviation_that_was_rounded_to_zero_has_no_test(tmp_path):
+    for base, row in (("0.1", "0"), ("0.000", "0.1")):
+        path = write(tmp_path, f"base,1,{base}", f"a,2,{row}", heading="model,loss,sd")
+        table = runs_table(path, {"row": ("model",), "metric": ("loss",), "std": ("sd",), "n": "5"})
+        assert values(table, "loss.difference.p") == [None, None] and values(table, "loss.difference") == [None, 1]
+        assert any("rounded" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--std sd --n n", "line 3: sd = -0.1"),
+        ("--std sd --n n", "line 4: sd = 0.1: must be empty"),
+        ("--std sd --n n", "line 5: sd = : must be a number"),
+        ("--std sd --n n", "line 6: n = 2.5"),
+        ("--std sd --n n", "line 7: n = :"),
+        ("--se se --n 3 --row n", "lines 2 and 5 must differ in row, but"),
+        ("--std sd", "--n"),
+        ("--n 5", "--n"),
+        ("--std sd --n 1", "--n 1"),
+        ("--std sd --n 20000", "--n 20000"),
+        ("--std sd --n k", "no column k"),
+        ("--std sd,se --n n", "--std sd,se"),
+        ("--std sd --se se --n n", "--std, --se"),
+        ("--std sd --n n --seed n", "--seed"),
+    ],
+)
+def test_what_no_runs_have_is_refused(tmp_path, words, named):
+    lines = ["base,1,0.1,0.1,3", "a,1,-0.1,0.1,4", "b,1,0.1,0.1,1", "c,1,,0.1,3", "d,1,0.1,0.1,2.5", "e,1,0.1,0.1,"]
+    path = write(tmp_path, *lines, heading="model,loss,sd,se,n")
+    code, out, err = tiny_trials.ended(report.main, path, "--row=model", "--metric=loss", *words.split())
+    assert (code, out) == (2, "") and named in err
+
+
+def test_what_narang_et_al_could_tell_apart(tmp_path, monkeypatch):
+    """The numbers that README.md and sweeps/README.md state, by a name that is found from any folder."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--row=model", "--metric=early_loss", "--std=std", "--n=n", "--lower-is-better", "--format=json"]
+    rows = json.loads(printed("narang2021.csv", *words, "--base=Vanilla Transformer"))["rows"]
+    _, text = (ROOT / "sweeps/README.md").read_text().split("\n## A published table with its spread\n")
+    found = {
+        row["name"]: ("worse" if row["early_loss.difference"] > 0 else "better")
+        if row["early_loss.difference.p"] < 0.05
+        else "undecided"
+        for row in rows[1:]
+    }
+    for verdict in ("better", "worse", "undecided"):
+        names = sorted(name for name, of in found.items() if of == verdict)
+        (line,) = (line for line in text.splitlines() if line.startswith(f"|{verdict}|"))
+        _, _, count, listed, _ = line.split("|")
+        assert int(count) == len(names) and sorted(listed.split("; ")) == names
+    counts = Counter(found.values())
+    said = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{counts['better']} are better, {counts['worse']} worse and {counts['undecided']} undecided" in said
+
+
+# --- Pairs
+
+
+PAIRS_HEADING = "model,env,acc"
+
+
+def pairs_of(scores, envs="abcdefgh"):
+    return [f"{name},{env},{acc!r}" for name, of in scores.items() for env, acc in zip(envs, of, strict=False)]
+
+
+def test_pairs_are_compared_by_their_differences(tmp_path):
+    """Where environments differ more than models. Folds of one cross-validation count for less."""
+    base = [10.0, 20.0, 30.0, 40.0, 50.0]
+    row = [score + gain for score, gain in zip(base, [0.8, 1.1, 1.0, 0.9, 1.05], strict=True)]
+    path = write(tmp_path, *pairs_of({"base": base, "new": row}), heading=PAIRS_HEADING)
+    options = {"row": ("model",), "metric": ("acc",), "seed": "env"}
+    assert values(runs_table(path, options), "acc.difference.p")[1] > 0.8
+    paired, welch = runs_table(path, options | {"paired": True}), stats.ttest_rel(row, base)
+    assert values(paired, "acc.difference.p")[1] == pytest.approx(welch.pvalue, rel=1e-4)
+    interval = welch.confidence_interval()
+    ends = [values(paired, f"acc.difference.{end}")[1] for end in ("low", "high")]
+    assert ends == pytest.approx([interval.low, interval.high], rel=1e-4)
+    folds, k = runs_table(path, options | {"paired": True, "folds": True}), 5
+    gains = np.subtract(row, base)
+    t = gains.mean() / np.sqrt((1 / k + 1 / (k - 1)) * gains.var(ddof=1))
+    assert values(folds, "acc.difference.p")[1] == pytest.approx(2 * stats.t.sf(t, k - 1), rel=1e-4)
+    assert "+0.970*" in next(column.cells for column in paired.columns if column.name == "Δ acc")[1]
+
+
+def test_a_missing_partner_is_named_and_its_run_does_not_count(tmp_path):
+    scores = {"base": [10.0, 20.0, 30.0, 40.0], "new": [11.0, 21.2, 31.1, 99.0], "old": [0.0, 9.0, 0.0, 30.5]}
+    lines = pairs_of(scores)
+    del lines[8], lines[3]  # base's d, and old's a
+    path = write(tmp_path, *lines[::-1], heading=PAIRS_HEADING)
+    options = {"row": ("model",), "metric": ("acc",), "seed": "env", "paired": True}
+    table = runs_table(path, options)
+    by_name = {record["name"]: record for record in table.records}
+    assert by_name["new"]["acc.difference"] == pytest.approx(1.1)
+    assert by_name["old"]["acc.difference"] == pytest.approx((9.0 - 20.0 + 0.0 - 30.0) / 2)
+    p = stats.ttest_rel([11.0, 21.2, 31.1], [10.0, 20.0, 30.0]).pvalue
+    alone = runs_table(write(tmp_path, *lines[:6], heading=PAIRS_HEADING), options)
+    assert values(alone, "acc.difference.p")[1] == pytest.approx(p, rel=1e-3)
+    assert any("base has no env d" in note and "old has no env a" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--seed env --paired", "new: acc: must"),
+        ("--seed env --paired --base nameless", "line 6: env"),
+        ("--paired", "--seed"),
+        ("--seed env --folds", "--paired"),
+        ("--seed env --paired --pairs", "--pairs"),
+    ],
+)
+def test_what_makes_no_pairs_is_refused(tmp_path, words, named):
+    lines = [*pairs_of({"base": [1.0, 2.0], "new": [1.0]}), "new,x,2.0", *["nameless,,3.0"] * ("nameless" in words)]
+    path = write(tmp_path, *lines, heading=PAIRS_HEADING)
+    assert named in refused(path, "--row=model", "--metric=acc", *words.split())
+
+
+# --- One run against many
+
+
+def test_one_run_is_inside_or_outside_of_base_s_runs(tmp_path):
+    """By the t of one more run of base, corrected for the rows with one run. It has no star, and no summary."""
+    of_base, ones = [1.0, 1.1, 0.9, 1.05, 0.97], {"near": 1.2, "far": 1.25, "farther": -4.0}
+    path = write(tmp_path, *lines_of({"base": of_base} | {name: [one] for name, one in ones.items()}))
+    table = runs_table(path, OPTIONS)
+    scale = np.std(of_base, ddof=1) * np.sqrt(1 + 1 / 5)
+    p = 2 * stats.t.sf(abs(np.subtract([*ones.values()], np.mean(of_base))) / scale, 4)
+    assert p[0] < 0.1 and 0.025 < p[1] < 0.05  # so that the correction decides
+    corrected = [max(p * [1, 2, 3]), max(p[1:] * [2, 3]), p[2] * 3]  # Holm's; the last is the smallest
+    assert values(table, "acc.one_run.p")[1:] == pytest.approx(corrected)
+    assert values(table, "acc.one_run") == [None, "within base's runs", "within base's runs", "outside base's runs"]
+    for key in ("acc.difference.p", "acc.difference.low"):
+        assert values(table, key) == [None] * 4
+    assert table.summary == "" and "*" not in "".join(cell for column in table.columns for cell in column.cells)
+    rng = np.random.default_rng(0)
+    runs, one = rng.normal(size=(100_000, 5)), 3 * rng.normal(size=100_000)  # which spreads three times as far
+    t = (one - runs.mean(1)) / np.sqrt(runs.var(1, ddof=1) * (1 + 1 / 5))
+    share = np.mean(2 * stats.t.sf(abs(t), 4) < 0.05)
+    assert any(f"in {share:.0%} of cases".replace("%", " %") in note for note in table.notes)
+
+
+def test_a_row_whose_other_run_has_no_number_says_nothing(tmp_path):
+    path = write(tmp_path, *lines_of({"base": [1.0, 1.1], "8": [5.0]}), "x,finished,8,0.1,2,NaN")
+    assert "acc.one_run" not in runs_table(path, OPTIONS).records[1]
 
 
 # --- Files

@@ -1,6 +1,7 @@
 """What a plan says of a dataset before it is prepared, and what a sweep says when it is."""
 
 import io
+import re
 
 import pytest
 from helpers import ROOT, little_text
@@ -12,6 +13,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.sweep_notes import notes_of
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
 
@@ -38,6 +40,15 @@ def test_a_preparation_says_what_it_does_and_what_it_has_made(folder, console, t
     assert len(stages) == 3
     assert "60 training pairs, 8 for validation, 6 for test" in dataset
     assert lines(folder, console, tmp_path) == [dataset]  # a plan says the same from now on
+
+
+def test_a_plan_knows_the_largest_vocabulary_of_a_small_text(folder, console, tmp_path):
+    with pytest.raises(InputError) as raised:
+        lines(folder, console, tmp_path, vocab_size=5000)
+    (most,) = map(int, re.findall(r"at most (\d+)", str(raised.value)))
+    assert lines(folder, console, tmp_path, vocab_size=most)
+    with pytest.raises(InputError):
+        lines(folder, console, tmp_path, vocab_size=most + 1)
 
 
 def test_pairs_that_are_too_long_to_be_trained_on_are_counted(folder, console, tmp_path):

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from chance import drawn
-from helpers import a_result, write_sweep
+from helpers import a_result, command, write_sweep
 
-from transformer_pl.plan.plan import CostEstimate, Plan, plan_trials
+from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.looks import as_seen, decide, read_progress
+from transformer_pl.report.looks import as_seen, check_looks, decide, read_progress
 from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.looks import LooksQueue
@@ -22,9 +22,12 @@ GAPS = {"base": 0.0, "h=4": 0.0, "h=16": -1.5, "p_drop=0.0": 0.02}  # h=16 is fo
 SEEDS, BASE_SEEDS = ["1", "2", "3", "4"], 8
 
 
+VARIANTS = ["base", "model.h=4", "model.h=16", "model.p_drop=0.0"]
+
+
 @pytest.fixture
 def sweep(tmp_path):
-    values = {"variant": ["base", "model.h=4", "model.h=16", "model.p_drop=0.0"], "looks": ["2 4"], "base_seeds": [8]}
+    values = {"variant": VARIANTS, "looks": ["2 4"], "base_seeds": [8]}
     return read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
 
 
@@ -42,9 +45,13 @@ def train(planned, state="done", noise=0):
     return trial.finish(a_result(id=planned.identity.trial, weights_id=planned.identity.weights, metrics=score))
 
 
+def plan_of(sweep, runs):
+    costs = {row: CostEstimate(Cost(1, 1.0), None) for row in range(len(sweep.rows))}
+    return Plan(sweep, plan_trials(sweep, runs), costs)
+
+
 def queue_of(sweep, runs):
-    trials = plan_trials(sweep, runs)
-    plan = Plan(sweep, trials, {row: CostEstimate(Cost(1, 1.0), None) for row in range(len(sweep.rows))})
+    plan, trials = plan_of(sweep, runs), plan_trials(sweep, runs)
     missing = [one for one in as_seen(sweep, trials, runs)[0] if one.trial.needs_training()]
     return LooksQueue(plan, missing, runs, None)
 
@@ -136,6 +143,36 @@ def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_pat
     assert decisions(together) == decisions(alone)
     done = {one.name for one in plan_trials(sweep, together) if one.trial.result()}
     assert {*trained} == done and not held and all(queue.waits() is None for queue in queues)
+
+
+@pytest.mark.parametrize("other", [{}, {"looks": ["3 4"]}, {"looks": ["2 4"], "base_seeds": [6]}])
+def test_looks_stay_those_with_which_the_training_began(sweep, tmp_path, other):
+    """Whoever trains on, or prints the table, gives the same ones; the margin is remembered."""
+    file, folder = tmp_path / "looks.yaml", tmp_path / "sweeps" / "looks@demo"
+    folder.mkdir(parents=True)
+    plan, looks = plan_of(sweep, tmp_path), check_looks(file, sweep, folder, margin=0.5)
+    (folder / "plan.json").write_text(json.dumps(as_json(plan) | {"looks": looks}))
+    changed = read_sweep(write_sweep(tmp_path / "other.yaml", {"variant": VARIANTS} | other), seeds=SEEDS)
+    check_looks(file, changed, folder)  # nothing has been trained
+    train(plan.trials[0])
+    with pytest.raises(InputError, match="looks"):
+        check_looks(file, changed, folder)
+    with pytest.raises(InputError, match="looks"):
+        check_looks(file, sweep, folder, margin=0.7)
+    assert check_looks(file, sweep, folder) == looks
+
+
+def test_what_an_agent_has_trained_has_no_looks(tmp_path):
+    """W&B's agent trains the grid of seeds, so that one plain table is made of all of it."""
+    values = {"variant": VARIANTS, "seed": [1, 2, 3, 4], "looks": ["2 4"], "base_seeds": [8]}
+    file = write_sweep(tmp_path / "looks.yaml", values)
+    grid = read_sweep(file).without_looks()
+    for planned in plan_trials(grid, tmp_path):
+        train(planned)
+    printed = json.loads(command("report", file, "--runs", tmp_path, "--format", "json").stdout)
+    assert [row["val/bleu.n"] for row in printed["rows"]] == [4] * len(VARIANTS)
+    (_, h16) = (row for row in printed["rows"] if row["name"] in ("h=4", "h=16"))
+    assert h16["val/bleu.difference.p"] < 0.05
 
 
 @pytest.mark.parametrize(

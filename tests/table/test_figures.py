@@ -84,6 +84,21 @@ def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_outlier):
     assert low < -20 and (low > -25 and high < 5) == is_outlier
 
 
+@pytest.mark.parametrize("is_outlier", [False, True])
+def test_an_interval_that_is_cut_ends_in_arrows_at_the_edges(is_outlier):
+    axes = drawn(forest([*ROWS, contrast("big", 40, error=3000.0, is_outlier=is_outlier)]).figure)
+    marks = [tuple(offset) for one in axes.collections for offset in one.get_offsets() if offset[0] in axes.get_xlim()]
+    assert [x for x, _ in marks] == ([*axes.get_xlim()] if is_outlier else [])
+    assert all(y == axes.get_yticks()[-1] for _, y in marks)
+
+
+def test_each_seed_is_a_dot_by_its_difference_from_the_mean_of_base():
+    one = contrast("a", 61)
+    seeds = replace(one, row=replace(one.row, values=one.row.values | {"val/bleu": [59, 61, 63]}))
+    axes = drawn(forest([seeds]).figure)
+    assert any(sorted(dots.get_offsets()[:, 0]) == [-1, 1, 3] for dots in axes.collections)
+
+
 def test_a_cross_at_zero_is_in_the_picture_where_one_interval_is_not():
     rows = [contrast("a", 70, printed=0.0), contrast("b", 71), contrast("big", 72, error=30.0, is_outlier=True)]
     low, _ = drawn(forest(rows, PAPER).figure).get_xlim()

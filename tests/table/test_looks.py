@@ -29,6 +29,13 @@ def test_levels_of_one_row_are_those_of_the_multivariate_normal_law(seeds, base)
         assert wrong == pytest.approx(ALPHA * seeds[look - 1] / seeds[-1], abs=0.002)
 
 
+def test_one_look_at_the_end_is_the_plain_test():
+    """All of alpha is left for it, and no training is saved."""
+    looks = Looks.of((5,), 10, 4)
+    assert looks.levels == pytest.approx((ALPHA,), abs=1e-3)
+    assert looks.expected_trainings() == looks.most_trainings == 30
+
+
 def test_tables_without_differences_are_wrong_as_often_as_alpha():
     """Against normal scores of seeds that are drawn one by one, and tested by Dunnett's own law at each look."""
     looks, rng, rows = Looks.of((3, 5, 8), 16, 6), np.random.default_rng(7), 6

@@ -254,7 +254,7 @@ def mentions(declared: Any, kind: type) -> bool:
 
 
 def with_components(config: Config, change: Callable[[str, Component], Component]) -> Config:
-    """The config with what `change` makes of each key and its component, and of each callback."""
+    """The config with each component, and each callback, replaced by what `change(key, component)` returns."""
     for key, component in custom_components_by_key(config).items():
         section, _, slot = key.partition(".")
         changed = {slot: change(key, component)}

@@ -38,7 +38,7 @@ def _multiplier(value: object) -> object:
 
 
 CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
-TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no path has a NUL, and an end of line breaks tables
+TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no control characters: paths have no NUL, and an end of line would break tables
 PLAIN = r"\w[\w.+-]*"  # becomes a folder below another, so it must not lead out of it
 PLAIN_NAME, PLAIN_NAMES = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})*$"
 FORMS = {
@@ -117,11 +117,11 @@ class Component(Section):
 
 
 class Plugin(Component):
-    """A logger of Lightning's Trainer."""
+    """A logger or, as `Callback`, a callback of Lightning's Trainer."""
 
     @property
     def as_written(self) -> str | dict[str, Any]:
-        """The path; where there are options, a mapping of the path to them."""
+        """The path, or with options `{path: options}`."""
         return {self.path: self.options} if self.options else self.path
 
 

@@ -96,7 +96,16 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     """Write all files of a prepared dataset, after the corpus has been read once to find mistakes in it."""
     splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    learned, text, count = data.of_vocabulary, corpus, splits["train"]["pairs"]
+    tokenizer, model = learn_vocabulary(data, corpus, splits["train"]["pairs"])
+    write_tokens(folder, data, corpus, tokenizer, model, splits, on_progress)
+
+
+def learn_vocabulary(data: Data, corpus: Corpus, count: int) -> tuple[Tokenizer, bytes]:
+    """The tokenizer with the vocabulary that it learns from a corpus of so many training pairs, and its bytes.
+
+    Raises an InputError where that has not data.vocab_size tokens.
+    """
+    learned, text = data.of_vocabulary, corpus
     if learned != data:
         text = open_corpus(learned)
         count = sum(1 for _ in used_pairs("train", text, learned))
@@ -107,7 +116,7 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     if len(tokenizer) != data.vocab_size:  # plans, costs and checks go by data.vocab_size
         rule = f"must be {len(tokenizer)}, as many as {data.tokenizer.path} has for this dataset"
         raise InputError(f"data.vocab_size = {data.vocab_size}: {rule}; set it")
-    write_tokens(folder, data, corpus, tokenizer, model, splits, on_progress)
+    return tokenizer, model
 
 
 def learn_tokenizer(data: Data, pairs: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, bytes]:

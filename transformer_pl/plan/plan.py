@@ -235,7 +235,7 @@ def _time_left(trainings: Sequence[CostEstimate], at_once: int) -> str:
 
 
 def _trainings(missing: Sequence[PlannedTrial], done: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
-    """The missing trials that need a training of their own: of those that share weights only one does.
+    """The missing trials that must be trained. Of those that share weights, one is trained for all.
 
     If finished trials are among the missing ones, to be trained again, then all of them do.
     """

@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import join
 from typing import Any
 
 from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
-from transformer_pl.plan.sweep_file import SEARCHES, Sweep, read_sweep
+from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
 from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, TableChoice, read_options
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
-from transformer_pl.runtime.terminal import command_console, for_output, nothing_printed
+from transformer_pl.runtime.terminal import announce, command_console, for_output, nothing_printed, say, table_width
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
-from transformer_pl.trials.runs_folder import corpus_of_trials, read_plan
+from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
 
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
@@ -32,10 +33,15 @@ REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
+    announce(f"reading {', '.join(map(str, options.files))}")
     with nothing_printed():
         reports = make_reports(options)
     for title, report in reports:
         print_report(title, report, options, len(reports) > 1)
+    if options.format == "terminal":
+        what, form = ("table for a paper", "tex") if options.pairs or options.factors else ("page", "html")
+        again = join(["python", "-m", "transformer_pl.report", *argv])
+        say(command_console(), f"next, the {what}: {again} --format {form}")
     return 0
 
 
@@ -50,7 +56,7 @@ def make_reports(options: SweepReport | RunsReport) -> list[tuple[str, Any]]:
     if options.together:
         return [make_report([*files], options)]
     if options.trials:
-        of_files = collect_errors(lambda file: trial_records(file, options), files)
+        of_files = collect_errors(lambda file: read_records(file, options), files)
         return [("", joined(map(Table.of_records, of_files.values())))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report([file], options), files)
     if len(reports) > 1 and options.format in FOR_PROGRAMS:
@@ -103,7 +109,7 @@ def print_report(title: str, report: Table | Path, options: TableChoice, with_ti
         print(for_output(str(report)))
     elif output_format == "terminal":
         console = command_console()
-        console.print(*filter(None, [title]), report.terminal(console.width), sep="\n")
+        console.print(*filter(None, [title]), report.terminal(table_width(console)), sep="\n")
     else:
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(output_format, "")
         made = report.latex(label, options.caption) if output_format == "tex" else TEXT_FORMATS[output_format](report)
@@ -172,7 +178,7 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
 
-        write_page(folder, title, sweep.base, table, rows)
+        write_page(folder, title, sweep.base, table, rows, comment=leading_comment(files[0]) if len(files) == 1 else "")
 
     if options.pairs:
         return sweep, pairs_table(rows, about.measures[0], options.format in FOR_PROGRAMS), draw_page
@@ -202,7 +208,7 @@ def _against(
     return sweep, scales_table(table.contrasts, other.contrasts, (first, second)), draw_page
 
 
-def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
+def read_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
     """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
 
     planned: whether trials may be missing; if tries of --retune are missing, the records are those of the tries. Raises
@@ -225,9 +231,14 @@ def _grid(
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
     """
+    from transformer_pl.report.looks import as_seen, check_looks  # scipy takes half a second
+
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
+    check_looks(file, sweep, sweep_folder(sweep, options))
+    if sweep.looks and not begun_plan(sweep_folder(sweep, options)):
+        sweep = sweep.without_looks()
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs, corpus_of)
@@ -239,9 +250,7 @@ def _grid(
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
     trials: Sequence[PlannedTrial] = plan_trials(sweep, options.runs, corpus_of)
-    if sweep.looks:
-        from transformer_pl.report.looks import as_seen  # scipy takes half a second
-
+    if not options.retune:
         trials, _ = as_seen(sweep, trials, sweep_folder(sweep, options))
     if planned:
         return sweep, trials

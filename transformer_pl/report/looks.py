@@ -14,6 +14,7 @@ from filelock import FileLock
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.rows import sweep_rows
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.looks import LookedAt, Looks
@@ -21,6 +22,7 @@ from transformer_pl.table.rows import Contrast, Measure
 from transformer_pl.table.table import compare_at
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
+from transformer_pl.trials.runs_folder import begun_plan
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,27 @@ def planned_looks(sweep: Sweep) -> Looks:
     return Looks.of(sweep.looks, len(of_base.configs), len(sweep.rows) - 1)
 
 
-def looks_as_json(sweep: Sweep) -> dict[str, Any]:
-    """What plan.json says of the looks, from the first training on."""
-    looks = planned_looks(sweep)
-    facts = {"seeds": looks.seeds, "base_seeds": looks.base_seeds, "levels": looks.levels}
-    return {key: list(values) for key, values in facts.items()} | {"rows": [row.name for row in sweep.rows]}
+def check_looks(file: Path, sweep: Sweep, folder: Path, margin: float | None = None) -> dict[str, Any]:
+    """What plan.json says of the looks at a sweep, from the first training on; empty for a sweep without looks.
+
+    margin: a difference within it counts as none; None: the planned one. Raises an InputError if the looks are not
+    those of the first training.
+    """
+    begun, now = begun_plan(folder), dict[str, Any]()
+    first = begun.get("looks", {})
+    if sweep.looks:
+        looks = planned_looks(sweep)
+        now = {key: list(getattr(looks, key)) for key in ("seeds", "base_seeds", "levels")}
+        now |= {"rows": [row.name for row in sweep.rows], "margin": first.get("margin") if margin is None else margin}
+    if begun and first != now:
+        rule = "must be those with which the training began, and for the same rows"
+        options = {"--looks": first.get("seeds"), "--base-seeds": first.get("base_seeds", ())[-1:]}
+        said = " ".join(f"{option} {','.join(map(str, seeds))}" for option, seeds in options.items() if seeds)
+        raise InputError(
+            f"{file}: looks = {list(sweep.looks)}: {rule}: {said or 'no looks'} ({folder / 'plan.json'}); "
+            "repeat them, or give the sweep another name"
+        )
+    return now
 
 
 def read_progress(sweep: Sweep, folder: Path) -> Progress | None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_pl.plan.options import ONLINE_RUNS, TableOptions, margin_option, sweep_file
+from transformer_pl.plan.options import ONLINE_RUNS, SHIPPED, TableOptions, margin_option, sweep_file
 from transformer_pl.runtime.command_line import (
     CommandParser,
     add_options,
@@ -16,6 +16,7 @@ from transformer_pl.runtime.command_line import (
 from transformer_pl.runtime.errors import InputError
 
 FOR_PROGRAMS = ("csv", "json")
+MOST_RUNS = 10_000  # that a line with a deviation may be the mean of
 EXAMPLES = """\
 examples:
   python -m transformer_pl.report sweeps/table3_A.yaml                 the table in the terminal
@@ -113,6 +114,12 @@ class SweepReport(TableChoice, TableOptions):
                 refuse_options(self, others, f"is not for --{kind}")
 
 
+def _runs_file(word: str) -> Path:
+    """The path of a file of runs, or, where there is no such file, of one that ships: `narang2021.csv`."""
+    shipped = SHIPPED / "published" / word
+    return shipped if not Path(word).exists() and Path(word).name == word and shipped.is_file() else Path(word)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunsReport(TableChoice):
     """The table of runs that were trained elsewhere: a file with a line for each run, or runs at W&B."""
@@ -123,7 +130,7 @@ class RunsReport(TableChoice):
         metavar="FILE",
         positional=True,
         nargs="+",
-        type=Path,
+        type=_runs_file,
     )
     row: tuple[str, ...] = of_runs(
         "runs with equal values in these are one row", default=MISSING, metavar="COLUMN,...", required=True
@@ -131,7 +138,16 @@ class RunsReport(TableChoice):
     metric: tuple[str, ...] = of_runs(
         "columns to compare, each with its own test", default=MISSING, metavar="COLUMN,...", required=True
     )
+    std: tuple[str, ...] = of_runs(
+        "where a line is the mean of several runs: columns of the metrics' standard deviations",
+        default=(),
+        metavar="COLUMN,...",
+    )
+    se: tuple[str, ...] = of_runs("the same, of standard errors", default=(), metavar="COLUMN,...")
+    n: str | None = of_runs("of how many runs a line is the mean: a number, or a column", metavar="N")
     seed: str | None = of_runs("column of the seed: refuse two runs of one row and seed", metavar="COLUMN")
+    paired: bool = of_runs("compare rows within each --seed, such as an environment or a data order", default=False)
+    folds: bool = of_runs("for --paired: the seeds are the folds of one cross-validation", default=False)
     base: str | None = of_runs("the row that others are compared with (the one called base)", metavar="ROW")
     lower_is_better: bool = of_runs("lower values of the metrics are better", default=False)
     decimal_comma: bool = of_runs("numbers are written 0,5 or 1.234,5 in the file, not 0.5", default=False)
@@ -142,6 +158,30 @@ class RunsReport(TableChoice):
         self.refuse_unused()
         if (self.pairs or self.factors) and len(self.metric) > 1:
             raise InputError(f"--metric {','.join(self.metric)}: --pairs and --factors compare one metric; give one")
+        if self.paired:
+            refuse_options(self, ["pairs", "factors"], "is not for --paired, which compares rows with base")
+            if not self.seed:
+                raise InputError("--paired: must have --seed, the column in which the two runs of a pair agree; add it")
+        else:
+            refuse_options(self, ["folds"], "is for --paired, which is not given")
+        if self.std and self.se:
+            raise InputError("--std, --se: must be one of them, because each says how far runs spread; leave one out")
+        if not self.spreads:
+            return refuse_options(self, ["n"], "is for --std or --se, which is not given")
+        refuse_options(self, ["seed", "paired"], "is for a line for each run, and not for means with --std or --se")
+        if not self.n:
+            raise InputError("--n: must be given with --std and --se; name a number of runs, or its column")
+        if self.n.isdecimal() and not 2 <= int(self.n) <= MOST_RUNS:
+            rule = f"must be from 2 to {MOST_RUNS:,}, because one run has no deviation; correct it, or name a column"
+            raise InputError(f"--n {self.n}: {rule}")
+        if len(self.spreads) != len(self.metric):
+            rule = f"must be a column for each of --metric {','.join(self.metric)}, in the same order"
+            raise InputError(f"{'--std' if self.std else '--se'} {','.join(self.spreads)}: {rule}; name all of them")
+
+    @property
+    def spreads(self) -> tuple[str, ...]:
+        """The columns that say how far the runs of a line spread, one for each metric; empty: a line is a run."""
+        return self.std or self.se
 
 
 def _is_of_runs(word: str) -> bool:

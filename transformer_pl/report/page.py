@@ -39,11 +39,13 @@ def write_page(
     rows: Sequence[Row],
     drawings: Mapping[str, Drawing] | None = None,
     shown: Sequence[tuple[str, PlannedTrial]] | None = None,
+    comment: str = "",
 ) -> None:
     """Write `report.html`, its figures, and its table as `table.md`.
 
     rows: with their trials. drawings: by file name; None: those of a grid. shown: the trials whose translations and
     attention the page has, each with the name of its row; None: the first finished seed of each row. Base comes first.
+    comment: what the page says of the sweep where plan.json, which keeps the comment of its file, is not here.
     """
     if drawings is None:
         drawings = draw_sweep_plots(table)
@@ -55,7 +57,7 @@ def write_page(
         title,
         table,
         drawings,
-        command=read_plan(folder).get("command"),
+        plan={"comment": comment} | read_plan(folder),
         duration=format_duration,
         translations=_translations(shown),
         attention={"sentences": _attention(shown)},
@@ -77,6 +79,7 @@ def _trial(base: Config, planned_trial: PlannedTrial) -> dict[str, Any]:
     return {
         "name": planned_trial.name,
         "state": trial.status()["state"],
+        "result": result,
         "finished": result.finished if result else "",
         "seconds": result.wall_s if result else 0.0,
         "changes": [(key, *values) for key, values in changes if key != "seed"],

@@ -102,7 +102,7 @@ def read_runs(
         scores = {name: of_column[number] for name, of_column in numbers.items()}
         runs.append(Run(line, title, WHOLE.sub(r"\1\2", cells[places[seed]]) if seed else "", scores, settings))
     if seed:
-        _refuse_twice(path, runs, seed)
+        refuse_twice(path, runs, seed)
     return RunsFile(runs, [note] if note else [])
 
 
@@ -240,10 +240,12 @@ def _numbers(table: _Table, place: int, decimal_comma: bool) -> list[float | Non
     return numbers
 
 
-def _refuse_twice(path: Path, runs: Sequence[Run], seed: str) -> None:
+def refuse_twice(path: Path, runs: Sequence[Run], seed: str = "") -> None:
+    """Raise an InputError for two runs of one row and seed. seed: its column; empty: each row must have one line."""
     first: dict[tuple[str, str], int] = {}
     for run in runs:
         if (earlier := first.setdefault((run.row, run.seed), run.line)) != run.line:
-            rule = f"lines {earlier} and {run.line} must differ in row or seed, but both are {shown(run.row)}"
+            with_seed = (" or seed", f" with {shown(seed)} = {shown(run.seed)}") if seed else ("", "")
+            rule = f"lines {earlier} and {run.line} must differ in row{with_seed[0]}, but both are {shown(run.row)}"
             remedy = "add the column in which they differ to --row, or leave one out"
-            raise InputError(f"{path}: {rule} with {shown(seed)} = {shown(run.seed)}; {remedy}")
+            raise InputError(f"{path}: {rule}{with_seed[1]}; {remedy}")

@@ -16,6 +16,7 @@ from rich.segment import Segment
 from transformer_pl.runtime.files import open_to_append
 
 UNBROKEN = 1000  # columns of what is not a terminal: a name that a program looks for stays on one line
+PIPED = 120  # columns of a table there
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, but the tab and the end of a line
 
 
@@ -50,10 +51,21 @@ class PlainConsole(Console):
             yield Segment(text if control else plain(text), style, control)
 
 
+def announce(what: str) -> None:
+    """Tell who waits at a terminal what a command does before its first output. Standard output stays as it is."""
+    if sys.stderr.isatty():
+        print(plain(what), file=sys.stderr)
+
+
 def command_console() -> Console:
     """The console of a command's standard output. COLUMNS, where it is set, is its width."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBROKEN
     return PlainConsole(width=width, highlight=False, markup=False, emoji=False)
+
+
+def table_width(console: Console) -> int:
+    """The columns that a table may take."""
+    return PIPED if console.width == UNBROKEN else console.width
 
 
 def say(console: Console, line: object) -> None:

@@ -1,7 +1,7 @@
 """What the command does for a grid and for a search alike: train what a queue gives out, print and write the table."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from shlex import join, quote
 from typing import Any
@@ -10,11 +10,12 @@ from filelock import FileLock
 from rich.console import Console
 
 from transformer_pl.config import Config
-from transformer_pl.plan.options import other_table
+from transformer_pl.plan.options import TableOptions, other_table
 from transformer_pl.plan.queue import TrialQueue
+from transformer_pl.plan.sweep_file import leading_comment
 from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.files import check_writable, write_atomically, write_json
-from transformer_pl.runtime.terminal import say
+from transformer_pl.runtime.terminal import say, table_width
 from transformer_pl.sweep.launch import Launch
 from transformer_pl.sweep.local import Workers, divide_machine
 from transformer_pl.sweep.options import SweepOptions
@@ -39,7 +40,14 @@ class SweepCommand:
         """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
         check_writable(self.folder)
         plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *words_of(self.options)])}
+        plan |= {"comment": leading_comment(self.options.file)}
         write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
+
+    @property
+    def report(self) -> str:
+        """The command that prints the table again from the results."""
+        which = TableOptions(**{stated.name: getattr(self.options, stated.name) for stated in fields(TableOptions)})
+        return join(["python", "-m", "transformer_pl.report", str(self.options.file), *words_of(which)])
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int, waits: bool = False) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.
@@ -70,7 +78,7 @@ class SweepCommand:
 
         Returns the exit code of the command: 1 in place of 0 where nothing can be written.
         """
-        self.console.print(table.terminal(self.console.width))
+        self.console.print(table.terminal(table_width(self.console)))
         page, markdown = self.folder / "report.html", self.folder / "table.md"
         try:
             with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page
@@ -92,4 +100,5 @@ class SweepCommand:
         if not is_new and any(any(folder.glob("wandb/offline-run-*")) for folder in trials):  # else `send` says it
             upload = f"wandb sync {quote(str(self.options.runs))}/*/*/wandb/offline-run-*"
             say(self.console, f"W&B: kept offline; to upload: {upload}")
+        say(self.console, f"next, the table for a paper: {self.report} --format tex")
         return exit_code

@@ -6,12 +6,14 @@ from pathlib import Path
 from rich.console import Console
 
 from transformer_pl.config import Data
-from transformer_pl.data.prepare import prepare
+from transformer_pl.data.prepare import learn_vocabulary, prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.selection import OnProgress, count_pairs, leaks
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say, shown_stages
 from transformer_pl.task import SPLITS, open_corpus, task_of
+
+SMALL = 20_000  # training pairs, of which a vocabulary is learned in seconds: a plan knows whether data.vocab_size fits
 
 
 def prepare_datasets(datasets: Iterable[Data], runs: Path, console: Console) -> None:
@@ -47,6 +49,8 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         if not corpus.is_local:
             return f"dataset: {description}; it is loaded and counted when it is prepared; {scored}"
         counts = count_pairs(corpus, data, on_progress)
+        if (pairs := counts["train"]["pairs"]) <= SMALL:
+            learn_vocabulary(data, corpus, pairs)
     sizes = []
     for name in SPLITS:
         blank = counts[name].get("blank", 0)

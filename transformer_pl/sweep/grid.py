@@ -37,7 +37,7 @@ from transformer_pl.table.rows import Row, with_base
 from transformer_pl.task import task_of
 from transformer_pl.train.wandb_run import send_report
 from transformer_pl.trials.flops import Cost
-from transformer_pl.trials.runs_folder import finished_trials, read_plan
+from transformer_pl.trials.runs_folder import begun_plan, finished_trials, read_plan
 from transformer_pl.trials.trial_config import check_match
 
 
@@ -185,7 +185,7 @@ class GridCommand(SweepCommand):
             return GridQueue(missing, plan.estimates)
         from transformer_pl.sweep.looks import LooksQueue  # scipy takes half a second
 
-        return LooksQueue(plan, missing, self.folder, self.margin(plan.sweep))
+        return LooksQueue(plan, missing, self.folder, self.looks(plan.sweep)["margin"])
 
     def name_those_that_ended(self, plan: Plan, queue: GridQueue) -> None:
         """Name the trials that failed or diverged, with the remedy."""
@@ -198,29 +198,15 @@ class GridCommand(SweepCommand):
 
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""
-        return self.first_plan().get("tested") or tested_by(plan.sweep)
-
-    def first_plan(self) -> dict[str, Any]:
-        """plan.json, if something of it has been trained; empty before."""
-        first, trials = read_plan(self.folder), self.options.runs / "trials"
-        has_begun = any((trials / trial["folder"]).exists() for trial in first.get("trials", ()) if "folder" in trial)
-        return first if has_begun else {}
+        return begun_plan(self.folder).get("tested") or tested_by(plan.sweep)
 
     def looks(self, sweep: Sweep) -> dict[str, Any]:
         """What plan.json says of the looks. Raises an InputError if they are not those of the first training."""
-        now: dict[str, Any] = {}
-        if sweep.looks:
-            from transformer_pl.report.looks import looks_as_json  # scipy takes half a second
+        if not (sweep.looks or begun_plan(self.folder).get("looks")):
+            return {}
+        from transformer_pl.report.looks import check_looks  # scipy takes half a second
 
-            now = looks_as_json(sweep) | {"margin": self.margin(sweep)}
-        if (first := self.first_plan()) and first.get("looks", {}) != now:
-            rule = "must be those with which the training began, and for the same rows"
-            began = f"seeds {first['looks'].get('seeds')}" if first.get("looks") else "no looks"
-            raise InputError(
-                f"{self.options.file}: looks = {list(sweep.looks)}: {rule}: {began} ({self.folder / 'plan.json'}); "
-                "repeat them, or give the sweep another name"
-            )
-        return now
+        return check_looks(self.options.file, sweep, self.folder, self.margin(sweep))
 
     def print_table(self, plan: Plan, names: RowNames | None, exit_code: int) -> int:
         """Print and write the table and the page; return the exit code: 1 in place of 0 if a trial diverged.

@@ -1,4 +1,4 @@
-"""Submits a sweep to SLURM: a job array, each task of which runs the same sweep command as a worker.
+"""Submits a sweep to SLURM as a job array. Each task of the array runs the same sweep command, as a worker.
 
 A worker uses all resources of its task. It trains trials that no other worker is training, and ends when none is left.
 Before its time limit, and when it is preempted, it saves and is requeued. The workers share the sweep as any commands

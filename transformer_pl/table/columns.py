@@ -193,6 +193,10 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
         verdict = partial(cells.verdict, margin)
         put(f"within {margin:g}{suffix}", f"difference.within.{margin:g}", verdict, verdict, equal, page=4)
     put(name(f"p{suffix}"), "difference.p", "p_value", cells.p_value, chance, 12, page=3)
+    if any(one.beside_runs for one in of):
+        alone = "Whether a row's one run could be one of base's; it says nothing of how the row itself spreads."
+        put(f"one run{suffix}", "one_run", "beside_runs", lambda one: one.beside_runs or "", alone, page=4)
+        put("", "one_run.p", "one_run")
     put(name(f"detectable Δ{suffix}"), "difference.detectable", "estimate.detectable", cells.detectable, power, 6)
     counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
     put(f"{about.trial}s{suffix}", "n", lambda one: len(one.scores), cells.counts, counts, 11, page=6)

@@ -28,6 +28,7 @@ LOOKS: list[dict[str, Any]] = [
     for line in ("-", "--", ":", "-.")
     for colour, marker in zip(COLOURS, "osD^vPX", strict=True)
 ]
+BESIDE_INTERVAL = 0.06  # inches from an interval to the dots of its seeds, below it
 NAME_WIDTH = 34  # characters in a line of a row's name
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # where the legend is: beside the axes
 matplotlib.use("agg")  # open no window, not even where Optuna draws
@@ -52,8 +53,8 @@ SCALES = (
     "95 % interval."
 )
 DIFFERENCES = (
-    "Where an interval crosses zero, the row may be better or worse than base. The interval of a row whose seeds "
-    "spread unlike those of all others may reach beyond the picture."
+    "Where an interval crosses zero, the row may be better or worse than base. A dot is one seed, as its difference "
+    "from base's mean. An arrow ends an interval that reaches beyond the picture."
 )
 
 
@@ -99,12 +100,18 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
     faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
+    seeds = [[value - fmean(one.scores) + one.difference for value in one.scores] for one in scores]
+    for ours, centre in zip(seeds, centres, strict=True):
+        axes.scatter(ours, [centre + BESIDE_INTERVAL] * len(ours), 4, COLOURS[1], linewidths=0)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     of_paper = [value for value in of_paper if value is not None]
     if any(one.is_outlier for one in scores):
-        _show_usual(axes, scores, [*values, *of_paper])
-    marks = f"filled: p < 0.05{'; cross: paper' if of_paper else ''}"
+        _show_usual(axes, scores, [*itertools.chain(*seeds), *of_paper])
+        (starts, ends), (low, high) = np.array(intervals).T, axes.get_xlim()
+        for place, marker, is_cut in ((low, "<", starts < low), (high, ">", ends > high)):
+            axes.scatter(np.full(is_cut.sum(), place), centres[is_cut], 25, COLOURS[1], marker=marker, clip_on=False)
+    marks = f"filled: p < 0.05; dot: a seed{'; cross: paper' if of_paper else ''}"
     base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
     axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -98,8 +99,8 @@ class Table(NamedTuple):
         """The lines above the table."""
         return [self.summary, ""] if self.summary else []
 
-    def terminal(self, width: int) -> Group:
-        """The table for a terminal of this width.
+    def terminal(self, width: int) -> Constrain:
+        """The table for a terminal, or a file, of this width.
 
         Columns are dropped by their rank until the others fit. A note names those that are hidden.
         """
@@ -109,10 +110,13 @@ class Table(NamedTuple):
                 break
             shown = [column for column in shown if column.drop_rank is None or column.drop_rank > last]
         if hidden := [column.name for column in self._in_text if column not in shown]:
-            notes = [*notes[:-1], f"Hidden, as the terminal is too narrow: {', '.join(hidden)}. {notes[-1]}"]
-        return Group(
-            *map(Text, self.opening), _grid(shown, self.headings), *(Text(note, style="dim") for note in notes)
-        )
+            notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
+        lines: list[RenderableType] = [
+            *map(Text, self.opening),
+            _grid(shown, self.headings),
+            *(Text(note, style="dim") for note in notes),
+        ]
+        return Constrain(Group(*lines), width)
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""

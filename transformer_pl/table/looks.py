@@ -135,7 +135,7 @@ class Looks:
         missing = critical[-1] * np.sqrt(variances[-1]) - drawn[..., :-1] * np.sqrt(variances[:-1])
         chance = stats.norm.sf(missing / np.sqrt(variances[-1] * (1 - variances[-1] / variances[:-1])))
         stops = (drawn[..., :-1] >= critical[:-1]) | (chance < LEAST_CHANCE)
-        last = np.where(stops.any(-1), stops.argmax(-1), len(self.seeds) - 1)  # the look at which a row stops
+        last = np.insert(stops, len(self.seeds) - 1, True, -1).argmax(-1)  # the look at which a row stops
         return float(np.array(self.seeds)[last].sum(1).mean() + np.array(self.base_seeds)[last.max(1)].mean())
 
     @cached_property

@@ -112,7 +112,15 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     legend = LEGEND if about.has_page else ""
     notes: tuple[Sequence[str], ...] = (
         (_training_note(rows, about), _order_note(rows, main, about.printed), _speed_note(rows)),
-        (_spread_note(main), _test_note(main, about.unit), _shared_note(main), _unlike_note(main), exempt, legend),
+        (
+            _spread_note(main),
+            _test_note(main, about.unit),
+            _one_run_note(main),
+            _shared_note(main, about.shared),
+            _unlike_note(main),
+            exempt,
+            legend,
+        ),
         (several if len(about.measures) > 1 else "", _looks_note(main, about)),
         (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
         (_steps_note(contrasts.get(STEPS.key, ()), base_of(rows, about.measures[0])),),
@@ -243,6 +251,15 @@ def _test_note(contrasts: Sequence[Contrast], unit: str) -> str:
     return note.rstrip()
 
 
+def _one_run_note(contrasts: Sequence[Contrast]) -> str:
+    """What is known of rows with one run beside a base with several."""
+    count = sum(one.one_run is not None for one in contrasts)
+    note = f"Outside base's runs: p < {ALPHA:g} by a t-test of whether a row's one run could be one of base's, "
+    note += f"corrected for {counted(count, 'such row')}. It is no test of the row: one with base's mean that spreads "
+    note += "three times as far is outside five runs of base in 37 % of cases."
+    return note if count else ""
+
+
 def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
     """When rows were looked at, what that saved, and what holds for rows that stopped."""
     if not (looked_at := about.looked_at):
@@ -262,11 +279,11 @@ def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
     return note
 
 
-def _shared_note(contrasts: Sequence[Contrast]) -> str:
+def _shared_note(contrasts: Sequence[Contrast], what: str) -> str:
     """Which rows are compared within each seed."""
     shared = sum(one.shares_weights for one in contrasts)
     share, they = ("share", "they are") if shared > 1 else ("shares", "it is")
-    note = f"{counted(shared, 'row')} {share} the trained weights of base: {they} compared with it within each seed."
+    note = f"{counted(shared, 'row')} {share} the {what} of base: {they} compared with it within each seed."
     return note if shared else ""
 
 
@@ -323,7 +340,7 @@ def _diverged_note(rows: Sequence[Row]) -> str:
 def _untested_note(contrasts: Sequence[Contrast]) -> str:
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
     count = sum(not (one.is_rounding or one.is_constant) for one in untested)
-    rule = "a row needs several seeds if base has them, else one"
+    rule = "a row needs several seeds if base has them, else one, and a difference that varies"
     return f"{counted(count, 'row')} cannot be tested: {rule}." if count else ""
 
 

@@ -174,6 +174,10 @@ class Row:
     def mean(self, metric: str) -> float | None:
         return mean(self.values.get(metric, ()))
 
+    def is_one_run(self, metric: str) -> bool:
+        """Whether it is one run of a file; a row of a sweep has trials, and others of its seeds may have failed."""
+        return len(self.values.get(metric, ())) == 1 >= len(self.states) and not self.trials
+
     def has_learned(self, measure: Measure) -> bool:
         """Whether the row is finished, and is good enough that others can be compared with it."""
         value = self.mean(measure.key)
@@ -198,6 +202,7 @@ class Contrast:
     shares_weights: bool = False  # with base: they are compared within each seed
     is_rounding: bool = False  # in every seed its score is base's, but for rounding
     is_constant: bool = False  # its several seeds all have the same score
+    one_run: float | None = None  # corrected p of a row with one run if it were one of base's several
 
     @property
     def scores(self) -> Sequence[float]:
@@ -223,6 +228,13 @@ class Contrast:
     def is_found(self) -> bool:
         """Whether the difference is significant."""
         return self.p_value is not None and self.p_value < ALPHA
+
+    @property
+    def beside_runs(self) -> str | None:
+        """Where the one run of a row lies; None for rows with several runs, and where base has one."""
+        if self.one_run is None:
+            return None
+        return f"{'outside' if self.one_run < ALPHA else 'within'} base's runs"
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -270,6 +282,7 @@ class About:
     split: str = "val"  # the set that is reported
     unit: str = ""  # what that set consists of, such as sentences; empty: not known
     trial: str = "seed"  # what a row has several of
+    shared: str = "trained weights"  # what a row has of base if the two are compared within each seed
     margins: Mapping[str, float] = field(default_factory=dict)  # by measure: within it a difference counts as none
     printed: PrintedTable | None = None
     training: Training | None = None

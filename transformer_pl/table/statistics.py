@@ -45,7 +45,11 @@ class Sample(NamedTuple):
     scores: np.ndarray  # (S,) theta_s
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
     references: Sequence[float] | np.ndarray = ()  # (n,) a number of each reference; rows are compared on equal ones
-    weights: Sequence[str] = ()  # (S,) the ids of the trained weights; empty: no other row has them
+    weights: Sequence[str] = ()  # (S,) the ids of the trained weights, or of pairs; empty: no other row has them
+    overlap: float = (
+        0.0  # of training sets: the covariance of two seeds as a share of their variance (see `difference`)
+    )
+    has_seeds: bool = True  # False: made from a mean and a deviation, so that no value belongs to one of another row
 
 
 class Estimate(NamedTuple):
@@ -124,10 +128,14 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
     Rows that share their weights are compared within each seed: their differences have one variance by S seeds, and the
     law of `moderation.upper_tail`, as that of Satterthwaite finds too much where S is 2. The prior is not used for
     them: it says how trainings spread, but differences within a seed spread less, each by its own amount.
+
+    Folds of one cross-validation share most of their training sets, and so they are no independent seeds. With an
+    `overlap` of n_test / n_train the variance of the mean is s^2 (1 / S + n_test / n_train), after Nadeau and Bengio
+    2003, "Inference for the generalization error".
     """
     if shares_weights(row, base):
         row, base = _common(row, base), _common(base, row)
-        within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo))
+        within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo, overlap=row.overlap))
         return within._replace(degrees_of_freedom=None) if within.parts else within
     return _combine([(1, row), (-1, base)], prior)
 
@@ -138,6 +146,16 @@ def shares_weights(row: Sample, base: Sample) -> bool:
     One seed of several in common says nothing of how their differences spread.
     """
     return len(set(row.weights) & set(base.weights)) >= min(2, len(row.scores))
+
+
+def run_beside(score: float, base: Sample, prior: Prior | None = None) -> Estimate:
+    """The score of one run minus the mean of base's n runs, with the law that it has if the run is one of base's.
+
+    Its variance is s^2 (1 + 1/n), where s^2 is base's, moderated by the prior, and it is one Student's t.
+    """
+    own, n = _moderated(base, prior), len(base.scores)
+    part = SeedVariance(own.variance * (1 + 1 / n), own.freedom)
+    return Estimate(float(score - base.scores.mean()), (part,), 0.0, own.freedom)
 
 
 def _common(row: Sample, other: Sample) -> Sample:
@@ -158,6 +176,8 @@ def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
 
     Scores are compared in their order, as far as all rows have them.
     """
+    if not all(row.has_seeds for _, row in weighted_rows):
+        return False
     seeds = min(len(row.scores) for _, row in weighted_rows)
     scores = np.array([weight * row.scores[:seeds] for weight, row in weighted_rows])
     return bool((abs(scores.sum(0)) <= ROUNDING * abs(scores).sum(0) / 2).all())
@@ -199,13 +219,18 @@ def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None)
 
 def _variance_of_mean(row: Sample, prior: Prior | None, weight: float = 1) -> SeedVariance:
     """The variance by seeds of a row's mean score times a weight."""
-    own = moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
-    return SeedVariance(weight**2 * own.variance / len(row.scores), own.freedom)
+    own = _moderated(row, prior)
+    return SeedVariance(weight**2 * own.variance * (1 / len(row.scores) + row.overlap), own.freedom)
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
     """The prior for the variance from seed to seed, by the rows with several seeds."""
     return moderation.fit_prior([_seed_variance(row) for row in rows if len(row.scores) > 1])
+
+
+def _moderated(row: Sample, prior: Prior | None) -> SeedVariance:
+    """The variance of a row from seed to seed, moderated if there is a prior."""
+    return moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
 
 
 def _seed_variance(row: Sample) -> SeedVariance:
@@ -272,8 +297,14 @@ def correct(
 
 def _in_order(rows: Sequence[Sample]) -> list[int]:
     """The indices of the rows in an order that depends on their numbers alone, so that the same errors are drawn for a
-    row wherever it stands."""
-    return sorted(range(len(rows)), key=lambda i: (rows[i].scores.tolist(), rows[i].pseudo.mean(0).tolist()))
+    row wherever it stands. Of rows without sentences these are mean and deviation, for which others may be printed."""
+
+    def numbers(row: Sample) -> tuple[list[float], list[float]]:
+        if len(row.references):
+            return row.scores.tolist(), row.pseudo.mean(0).tolist()
+        return [float(f"{number:.9g}") for number in (row.scores.mean(), row.scores.std())], []
+
+    return sorted(range(len(rows)), key=lambda i: numbers(rows[i]))
 
 
 def contrasts(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from transformer_pl.table.columns import all_columns
 from transformer_pl.table.formats import Table
 from transformer_pl.table.looks import LookedAt, Looks
-from transformer_pl.table.moderation import Prior
+from transformer_pl.table.moderation import Prior, holm
 from transformer_pl.table.notes import name_of_base, no_differences, summary, table_notes
 from transformer_pl.table.rows import About, Contrast, Measure, Row, base_of, difference
 from transformer_pl.table.statistics import (
@@ -33,6 +33,7 @@ from transformer_pl.table.statistics import (
     is_constant,
     is_outlier,
     is_rounding,
+    run_beside,
     seed_prior,
     shares_weights,
 )
@@ -55,6 +56,8 @@ def compare(rows: Sequence[Row], measure: Measure, base: Row | None, level: floa
 
     Rows that share the weights of base are compared with it within each seed. Their trainings are those of base, so
     they do not count once more for the other rows' variances.
+
+    A row with one run has no test beside a base with several: `one_run` says whether its run could be one of base's.
     """
     samples: dict[Row | None, Sample] = {row: one for row in rows if (one := row.samples.get(measure.key))}
     of_base, most = samples.get(base), measure.highest - measure.lowest
@@ -63,13 +66,27 @@ def compare(rows: Sequence[Row], measure: Measure, base: Row | None, level: floa
     tested = [row for row in rows if of_base and row in samples and _are_comparable(row, base, measure)]
     found = correct([samples[row] for row in tested], of_base, prior, most, level) if of_base else []
     changes = dict(zip(tested, found, strict=True))
+    one_run = _beside_runs(rows, measure, of_base, prior)
     contrasts = []
     for row in rows:
-        contrast = Contrast(row, measure, difference(row, base, measure.key))
+        contrast = Contrast(row, measure, difference(row, base, measure.key), one_run=one_run.get(row))
         if row in samples:
             contrast = _with_statistics(contrast, samples[row], of_base, prior, *changes.get(row, (None, None)))
         contrasts.append(contrast)
     return contrasts
+
+
+def _beside_runs(
+    rows: Sequence[Row], measure: Measure, of_base: Sample | None, prior: Prior | None
+) -> dict[Row, float]:
+    """Of each row with one run beside several of base: p if that run were one of base's, corrected for these rows."""
+    if of_base is None or len(of_base.scores) == 1:
+        return {}
+    beside = {
+        row: run_beside(row.values[measure.key][0], of_base, prior) for row in rows if row.is_one_run(measure.key)
+    }
+    p_values = {row: p for row, one in beside.items() if (p := one.p_value) is not None}  # None: base does not vary
+    return dict(zip(p_values, holm([*p_values.values()]).tolist(), strict=True))
 
 
 def _are_comparable(row: Row, base: Row | None, measure: Measure) -> bool:
@@ -90,13 +107,15 @@ def _with_statistics(
 ) -> Contrast:
     """The contrast with what its samples tell. change: the difference from base; None for a row that is not tested."""
     mean, measure = estimate(own, prior), contrast.measure
+    shares = bool(of_base and p_value is not None and shares_weights(own, of_base))
     return replace(
         contrast,
+        difference=change.value if change and shares else contrast.difference,  # of the seeds that both have
         mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
         estimate=None if p_value is None else change,
         p_value=p_value,
         is_outlier=is_outlier(own, prior),
-        shares_weights=bool(of_base and p_value is not None and shares_weights(own, of_base)),
+        shares_weights=shares,
         is_rounding=bool(of_base and change and is_rounding([(1, own), (-1, of_base)])),
         is_constant=is_constant(own),
     )

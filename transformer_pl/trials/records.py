@@ -117,6 +117,7 @@ class SweepPlan(TypedDict, total=False):
     notes: list[str]
     tested: Tested
     command: str
+    comment: str  # of the sweep file
     differs: str
 
 

@@ -101,6 +101,13 @@ def read_plan(folder: Path) -> dict[str, Any]:
     return read_json(folder / "plan.json", SweepPlan)
 
 
+def begun_plan(folder: Path) -> dict[str, Any]:
+    """The content of the plan.json of a sweep's folder, if something of it has been trained; empty before."""
+    plan, trials = read_plan(folder), folder.parent.parent / "trials"
+    has_begun = any((trials / trial["folder"]).exists() for trial in plan.get("trials", ()) if "folder" in trial)
+    return plan if has_begun else {}
+
+
 def _ids_in_sweeps(runs: Path, name: str) -> set[str]:
     """The ids of the trials that `SWEEP/ROW/sSEED` names; a sweep by its name, or by its folder, such as table3-A@demo.
 
