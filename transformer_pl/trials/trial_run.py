@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class TrialRun:
     rerun: bool = False  # whether it is trained again if it has ended
 
     # What the checks before a training have found
-    exempt: Mapping[str, dict[str, str]] = field(default_factory=dict)  # by a component's path: what it breaks, and why
+    exempt: dict[str, dict[str, str]] = field(default_factory=dict)  # by a component's path: what it breaks, and why
     passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
 
     @property
