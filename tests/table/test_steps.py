@@ -36,8 +36,8 @@ def made(*losses, **more):
 
 
 def test_a_crossing_by_hand():
-    losses = {10: 4.0, 20: 3.0, 40: 2.5, 30: 2.6, 50: 2.7}
-    assert crossing(losses, 2.8) == 25 and crossing(losses, 2.55) == 35 and crossing(losses, 4.0) == 10
+    losses = {10: 4.0, 20: 3.0, 40: 2.5, 30: 2.6, 50: 2.7}  # 2.75 lies 2.5 of 4 parts below 3.0
+    assert [crossing(losses, level) for level in (4.0, 2.75, 2.55)] == pytest.approx([10, 26.25, 35])
     assert crossing(losses, 5.0) is crossing(losses, 2.0) is crossing({10: math.inf, 20: 3.0}, 3.5) is None
 
 

@@ -121,8 +121,11 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
             legend,
         ),
         (several if len(about.measures) > 1 else "", _one_run_note(main), _looks_note(main, about)),
-        (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
-        (_steps_note(contrasts.get(STEPS.key, ()), base_of(rows, about.measures[0])),),
+        (
+            _convergence_note(rows) if about.loss else "",
+            _selected_note(rows, about.split),
+            _steps_note(contrasts.get(STEPS.key, ()), base_of(rows, about.measures[0])),
+        ),
         (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]

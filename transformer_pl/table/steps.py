@@ -76,7 +76,7 @@ def steps_to_base(row: Sequence[Losses], base: Sequence[Losses]) -> tuple[float,
 
 def why_unknown(row: Row, base: Row) -> str:
     """Why the steps to base's loss are not known; empty where nothing speaks against them."""
-    if not all(row.losses) or not all(base.losses):
+    if not all(one.losses and all(one.losses) for one in (row, base)):
         return "the losses of validations are not in all results"
     if row.dataset != base.dataset:
         return "the text of the validations is another one"
@@ -92,7 +92,7 @@ def steps_contrasts(rows: Sequence[Row], base: Row | None) -> dict[str, list[Con
     contrasts: dict[str, list[Contrast]] = {STEPS.key: [], FLOPS.key: []}
     for row in rows:
         found, cost = None, None
-        if base and row is not base and row.losses and base.losses and not why_unknown(row, base):
+        if base and row is not base and not why_unknown(row, base):
             found, cost = steps_to_base(row.losses, base.losses), _log_cost(row, base)
         contrasts[STEPS.key].append(_contrast(row, STEPS, found, 0.0))
         contrasts[FLOPS.key].append(_contrast(row, FLOPS, found, cost))
