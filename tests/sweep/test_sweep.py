@@ -40,7 +40,9 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
-    assert "wandb sync" in printed.stderr
+    assert "wandb sync" in printed.stderr and f"wandb leet {folder / 'wandb'}\n" in printed.stderr
+    linked = {link.resolve().parents[1] for link in (folder / "wandb").glob("run-*")}
+    assert linked == {trial.resolve() for trial in (runs / "trials").iterdir()}
 
 
 def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from shlex import quote
@@ -80,6 +81,25 @@ class WandbRun:
                 self._process.wait(END_S if exit_code else SEND_S + END_S)  # it ends itself earlier
             if self._process.returncode:
                 print(plain(f"W&B: logging stopped before its end; nothing is lost in {self._folder}"), flush=True)
+
+
+def link_runs(trials: Iterable[Path], links: Path) -> None:
+    """Link the newest W&B run of each trial, in place of earlier ones, in one folder, as `wandb leet` needs them.
+
+    trials: their folders. links: the folder, in that of their sweep.
+    """
+    with suppress(OSError):  # a full disk, or a file system without links
+        earlier = {link.readlink().parts[-3]: link for link in links.glob("run-*") if link.is_symlink()}  # by trial
+        for trial in trials:
+            # leet reads the id of a run in the name of its folder: run-DATE_TIME-ID or offline-run-DATE_TIME-ID
+            runs = {run.name.removeprefix("offline-"): run for run in trial.glob("wandb/*run-[0-9]*-*")}
+            newest, link = max(runs, default=""), earlier.get(trial.name)
+            if link and link.name != newest:
+                link.unlink(missing_ok=True)
+            if newest and not (links / newest).is_symlink():
+                links.mkdir(exist_ok=True)
+                with suppress(FileExistsError):  # another process was faster
+                    (links / newest).symlink_to(os.path.relpath(runs[newest], links))
 
 
 def send_report(folder: Path, group: str, project: str, records: list[dict[str, Any]], plan: dict[str, Any]) -> None:
@@ -218,6 +238,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
     if not is_report:
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
+        link_runs([Path(folder)], Path(folder).parents[1] / "sweeps" / config.get("sweep", "none") / "wandb")
     out = sys.stderr if is_report else sys.stdout  # where the command may print the table itself
     if mode == "offline":
         runs = f"{quote(str(Path(folder).parents[1]))}/*/*" if is_report else quote(folder)  # also those of the trials
@@ -236,7 +257,9 @@ def _options(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not is_report and not id_file.exists():
-        write_atomically(id_file, f"{of_folder[-12:]}-{uuid.uuid4().hex[:6]}")
+        row, _, seed = name.rpartition(" ")
+        begins = re.sub("[^A-Za-z0-9_]+", "-", f"{row[:30]} {seed}").strip("-")
+        write_atomically(id_file, f"{begins}-{uuid.uuid4().hex[:6]}-{of_folder[-12:]}")
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
         "job_type": job_type,
