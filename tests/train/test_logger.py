@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import tiny_trials
 from helpers import ROOT, descendants, processes, read_back, wait_for
+from made_rows import ABOUT, measured_sentences, sampled
 
+from transformer_pl.table.table import make_table
 from transformer_pl.train.logger import TrialLogger
-from transformer_pl.train.wandb_run import SEND_S, WandbRun, link_runs
+from transformer_pl.train.wandb_run import SEND_S, WandbRun, link_runs, send_report
 
 ANSWERS = {
     "viewer": {"id": "1", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}},
@@ -126,6 +129,27 @@ def test_a_run_is_told_at_which_step_its_trial_has_diverged(tmp_path, told):
 def writers():
     """W&B's processes that this one has started."""
     return [one for one in processes() if one.parent == os.getpid() and "train.wandb_run" in one.command]
+
+
+def test_the_report_of_a_sweep_says_in_numbers_what_its_table_says(tmp_path, told, monkeypatch):
+    """And it names no folder of this machine."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")  # starts no process
+    gaps = [0.0, 0.3, 0.0001]
+    rows = [sampled(name, own) for name, own in zip(("base", "h=4", "N=2"), measured_sentences(gaps), strict=True)]
+    for margin, verdicts in ((None, ["higher", "undecided"]), (50.0, ["equal*", "equal"])):
+        table = make_table(rows, replace(ABOUT, margins={"val/bleu": margin} if margin else {}))
+        plan = {"command": f"python -m transformer_pl.sweep a.yaml --runs {tmp_path} --set data.path={tmp_path}/text"}
+        send_report(tmp_path, "a", "project", table, plan)
+        (summary,) = [message["summary"] for message in told if "summary" in message]
+        assert summary.pop("found") == table.summary
+        for contrast, verdict in zip(table.contrasts[1:], verdicts, strict=True):
+            ends = contrast.estimate.low, contrast.estimate.high
+            numbers = {"delta": contrast.difference, "low": ends[0], "high": ends[1], "p": contrast.p_value}
+            for key, value in (numbers | {"verdict": verdict}).items():
+                assert summary.pop(f"{contrast.row.name}/{key}") == value
+        assert not summary
+        assert str(tmp_path.parent) not in str(told)
+        told.clear()
 
 
 # On a slow machine W&B's process outlives the wait for it, as it may.

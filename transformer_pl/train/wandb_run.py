@@ -19,15 +19,17 @@ import uuid
 from collections.abc import Iterable
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote, split
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.environment import PROJECT, set_wandb_group, why_unreachable
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import plain
+from transformer_pl.table.rows import ALPHA
 
 if TYPE_CHECKING:
+    from transformer_pl.table.formats import Table
     from transformer_pl.trials.result import Result
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
@@ -102,21 +104,37 @@ def link_runs(trials: Iterable[Path], links: Path) -> None:
                     (links / newest).symlink_to(os.path.relpath(runs[newest], links))
 
 
-def send_report(folder: Path, group: str, project: str, records: list[dict[str, Any]], plan: dict[str, Any]) -> None:
-    """Send a sweep's table, and the figures of its page, as a W&B run of job type `report` in the sweep's group.
+def send_report(folder: Path, group: str, project: str, table: "Table", plan: dict[str, Any]) -> None:
+    """Send a sweep's table, its page and figures as a W&B run of job type `report` in the sweep's group.
 
-    folder: of the sweep; its name is the run's id, so that a repeat replaces the run. records: of the table's rows.
-    plan: what the folder has of the sweep (plan.json).
+    The summary has what was found, and the difference of each row with its interval, p and verdict. folder: of the
+    sweep; its name is the run's id, so that a repeat replaces the run. plan: what it has of the sweep (plan.json).
     """
     set_wandb_group(group, project, folder.name)
-    config = {"sweep": folder.name, "command": plan.get("command"), "page": str((folder / "report.html").absolute())}
+    words = [re.sub("(^|=)/.*/", r"\1", word) for word in split(plan.get("command", ""))]  # others lack these folders
+    config = {"sweep": folder.name, "command": join(words)}
     run = WandbRun(folder=str(folder), name=f"report of {folder.name}", tags=[], config=config, job_type="report")
+    records = table.records
     filled = {key: None for record in records for key, value in record.items() if value is not None}
     figures = {path.stem: str(path) for path in sorted((folder / "figures").glob("*.png"))}
+    pages = {"page": str(page)} if (page := folder / "report.html").exists() else {}
+    run.send(summary={"found": table.summary} | {key: value for row in records for key, value in _found(row).items()})
     run.send(
-        report={"columns": [*filled], "data": [[row[key] for key in filled] for row in records], "figures": figures}
+        report={"columns": [*filled], "data": [[row[key] for key in filled] for row in records]}
+        | {"figures": figures, "pages": pages}
     )
     run.finish()
+
+
+def _found(record: dict[str, Any]) -> dict[str, Any]:
+    """The tested difference of a table's row from base, by keys such as `h=4/delta`; nothing where none was tested."""
+    key = next((key.removesuffix(".p") for key in record if key.endswith(".difference.p")), "")
+    if record.get(f"{key}.p") is None:
+        return {}
+    found = {"delta": record[key], **{end: record[f"{key}.{end}"] for end in ("low", "high", "p")}}
+    verdict = ("lower" if record[key] < 0 else "higher") if record[f"{key}.p"] < ALPHA else "undecided"
+    within = [value for name, value in record.items() if name.startswith(f"{key}.within.")]  # where there is a margin
+    return {f"{record['name']}/{end}": value for end, value in (found | {"verdict": (*within, verdict)[0]}).items()}
 
 
 def runs_online(address: str) -> list[dict[str, Any]]:
@@ -199,12 +217,28 @@ def _keep_run() -> None:
             run.log({"translations": table})
         elif kind == "report":
             table = wandb.Table(columns=content["columns"], data=content["data"], allow_mixed_types=True)
-            run.log({"table": table} | {key: wandb.Image(path) for key, path in content["figures"].items()})
+            figures = {key: wandb.Image(path) for key, path in content["figures"].items()}
+            pages = {key: wandb.Html(path, inject=False) for key, path in content["pages"].items()}
+            run.log({"table": table} | figures | pages)
+            if _server:  # the run is online
+                _save_view(run, content["columns"])
         elif kind == "finish":
             if content == 128 + signal.SIGTERM:
                 run.mark_preempting()
             run.finish(exit_code=content)
             return
+
+
+def _save_view(run: Any, columns: list[str]) -> None:
+    """Save a view of the sweep whose report this is, if the package for it is installed. columns: of its table."""
+    with suppress(ModuleNotFoundError):
+        from transformer_pl.train.wandb_view import save_view
+
+        metrics = [name for key in columns if re.fullmatch("val/[a-z]+", name := key.removesuffix(".mean"))]
+        try:
+            print(f"W&B: view: {save_view(run.entity, run.project, run.config['sweep'], metrics)}", file=sys.stderr)
+        except Exception as error:  # of the network, or of the server
+            print(plain(f"W&B: the view is not saved: {type(error).__name__}: {error}"), file=sys.stderr)
 
 
 def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
