@@ -11,6 +11,7 @@ PACKAGE = ROOT / "transformer_pl"
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 DOORS = {
     "wandb": "transformer_pl.train.wandb_run",
+    "wandb_workspaces": "transformer_pl.train.wandb_view",
     "datasets": "transformer_pl.data.hub",
     "pynvml": "transformer_pl.runtime.machine",
     "pyarrow": "transformer_pl.data.files",

@@ -1,9 +1,10 @@
-"""The screenshots in sweeps/figures, each of a real run: the page of a table, a study in optuna-dashboard, a terminal.
+"""The screenshots in sweeps/figures, each of a real run: the page of a table, a study in optuna-dashboard, terminals.
 
-    python tests/benchmarks/screenshots.py [page] [study] [terminal]
+    python tests/benchmarks/screenshots.py [page] [study] [terminal] [curves]
 
 The page is of the trials in sweeps/results. The study has small models that are trained for it, in two minutes. The
-terminal is that of tmux, 40 seconds after a sweep has begun there. Needs Chromium, tmux and the extra `dev`.
+terminal is that of tmux, 40 seconds after a sweep has begun there; the curves are those of a smaller sweep in `wandb
+leet`, while it runs. Needs Chromium, tmux and the extra `dev`.
 """
 
 import io
@@ -72,22 +73,59 @@ def study(runs: Path) -> None:
         server.terminate()
 
 
+def tmux(session: str, *words: str) -> str:
+    """The output of a tmux command on a server of this session's own."""
+    full = [shutil.which("tmux") or "tmux", "-L", session, *words]
+    return subprocess.run(full, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def begin(session: str, *words: str) -> None:
+    """Start a command in a terminal."""
+    shown = join(["env", "COLORTERM=truecolor", *words])
+    tmux(session, "new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), shown)
+
+
+def drawn(session: str, title: str, name: str, renamed: dict[str, str] | None = None) -> None:
+    """Save what a terminal shows. renamed: texts that are shown as others."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    captured = tmux(session, "capture-pane", "-p", "-e").strip("\n")
+    for text, other in (renamed or {}).items():
+        captured = captured.replace(text, other)
+    console.print(Text.from_ansi(captured))
+    svg = re.sub(r"@font-face {.*?}", "", console.export_svg(title=title), flags=re.S)  # they are on a server
+    (FIGURES / name).write_text(svg)
+
+
 def terminal(runs: Path) -> None:
     """The live view of a sweep."""
-    words = [shutil.which("tmux") or "tmux", "-L", f"screenshot-{runs.name}"]
-    shown = join(["env", "COLORTERM=truecolor", *command("sweep", "sweeps/table3_A.yaml", "--runs", str(runs))])
-    subprocess.run([*words, "new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), shown], check=True, cwd=ROOT)
+    session = f"sweep-{runs.name}"
+    begin(session, *command("sweep", "sweeps/table3_A.yaml", "--runs", str(runs)))
     time.sleep(SECONDS)
-    captured = subprocess.run([*words, "capture-pane", "-p", "-e"], capture_output=True, text=True, check=True).stdout
-    subprocess.run([*words, "send-keys", "C-c"], check=True)  # the trials save and end
+    drawn(session, "python -m transformer_pl.sweep sweeps/table3_A.yaml", "terminal.svg")
+    tmux(session, "send-keys", "C-c")  # the trials save and end
     time.sleep(10)
-    console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text.from_ansi(captured.strip("\n")))
-    drawn = console.export_svg(title="python -m transformer_pl.sweep sweeps/table3_A.yaml")
-    (FIGURES / "terminal.svg").write_text(re.sub(r"@font-face {.*?}", "", drawn, flags=re.S))  # they are on a server
 
 
-PICTURES: dict[str, Callable[[Path], None]] = {"page": page, "study": study, "terminal": terminal}
+def curves(runs: Path) -> None:
+    """The curves of a sweep that runs, in wandb leet."""
+    sweep, leet = f"sweep-{runs.name}", f"leet-{runs.name}"
+    begin(sweep, *command("sweep", "sweeps/table3_A.yaml", "--runs", str(runs), "--seeds", "1", "--set", *SMALL))
+    time.sleep(2 * SECONDS)
+    (links,) = runs.glob("sweeps/*/wandb")
+    settings = f"WANDB_CONFIG_DIR={runs}"  # leet keeps its settings there
+    begin(leet, settings, str(Path(sys.executable).with_name("wandb")), "leet", str(links))
+    # Without the overview; the loss alone, its charts one below the other; all runs.
+    for keys in ("]", "/", "(train|val)/loss", "Enter", "c", "1", "r", "2", "Escape", "C-a", "y"):
+        time.sleep(2)
+        tmux(leet, "send-keys", keys)
+    time.sleep(5)
+    drawn(leet, f"wandb leet runs/{links.relative_to(runs)}", "curves.svg", {str(runs): "runs"})
+    tmux(leet, "kill-server")
+    tmux(sweep, "send-keys", "C-c")
+    time.sleep(10)
+
+
+PICTURES: dict[str, Callable[[Path], None]] = {"page": page, "study": study, "terminal": terminal, "curves": curves}
 
 
 def main(names: list[str]) -> None:

@@ -40,7 +40,9 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
-    assert "wandb sync" in printed.stderr
+    assert "wandb sync" in printed.stderr and f"wandb leet {folder / 'wandb'}\n" in printed.stdout
+    linked = {link.resolve().parents[1] for link in (folder / "wandb").glob("run-*")}
+    assert linked == {trial.resolve() for trial in (runs / "trials").iterdir()}
 
 
 def test_a_result_has_its_config_and_agrees_with_its_sentences(smoke):
@@ -164,7 +166,11 @@ def test_a_sweep_ends_with_a_wandb_run_that_has_its_table_and_figures(smoke, tmp
     (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
     assert (about["project"], about["run_group"], about["job_type"]) == ("transformer-pl", "smoke", "report")
     record = json.loads(read_back(run, "--summary"))
-    assert record["config"]["sweep"] == "smoke@demo" and "sweeps/smoke.yaml" in record["config"]["command"]
+    assert record["config"] == {"sweep": "smoke@demo"} | {"command": record["config"]["command"]}
+    assert "sweeps/smoke.yaml" in record["config"]["command"] and str(runs.parent) not in json.dumps(record["config"])
+    assert record["summary"]["found"] and record["summary"]["found"] in (folder / "table.md").read_text()
+    (page,) = run.glob("files/media/html/page*.html")
+    assert page.read_text() == (folder / "report.html").read_text()
     (table,) = (json.loads(one.read_text()) for one in run.glob("files/media/table/table*.json"))
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     for row, values in zip(rows, table["data"], strict=True):

@@ -2,19 +2,24 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import tiny_trials
 from helpers import ROOT, descendants, processes, read_back, wait_for
+from made_rows import ABOUT, measured_sentences, sampled
 
+from transformer_pl.table.table import make_table
 from transformer_pl.train.logger import TrialLogger
-from transformer_pl.train.wandb_run import SEND_S, WandbRun
+from transformer_pl.train.wandb_run import SEND_S, WandbRun, link_runs, send_report
 
 ANSWERS = {
     "viewer": {"id": "1", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}},
@@ -126,19 +131,48 @@ def writers():
     return [one for one in processes() if one.parent == os.getpid() and "train.wandb_run" in one.command]
 
 
+def test_the_report_of_a_sweep_says_in_numbers_what_its_table_says(tmp_path, told, monkeypatch):
+    """And it names no folder of this machine."""
+    monkeypatch.setenv("WANDB_MODE", "disabled")  # starts no process
+    gaps = [0.0, 0.3, 0.0001]
+    rows = [sampled(name, own) for name, own in zip(("base", "h=4", "N=2"), measured_sentences(gaps), strict=True)]
+    for margin, verdicts in ((None, ["higher", "undecided"]), (50.0, ["equal*", "equal"])):
+        table = make_table(rows, replace(ABOUT, margins={"val/bleu": margin} if margin else {}))
+        plan = {"command": f"python -m transformer_pl.sweep a.yaml --runs {tmp_path} --set data.path={tmp_path}/text"}
+        send_report(tmp_path, "a", "project", table, plan)
+        (summary,) = [message["summary"] for message in told if "summary" in message]
+        assert summary.pop("found") == table.summary
+        for contrast, verdict in zip(table.contrasts[1:], verdicts, strict=True):
+            ends = contrast.estimate.low, contrast.estimate.high
+            numbers = {"delta": contrast.difference, "low": ends[0], "high": ends[1], "p": contrast.p_value}
+            for key, value in (numbers | {"verdict": verdict}).items():
+                assert summary.pop(f"{contrast.row.name}/{key}") == value
+        assert not summary
+        assert str(tmp_path.parent) not in str(told)
+        told.clear()
+
+
 # On a slow machine W&B's process outlives the wait for it, as it may.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monkeypatch):
+    """Its sweep's folder has a link to the last part, for W&B's own viewer."""
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    trial, links = tmp_path / "trials" / "h=4-s1-0123456789ab", tmp_path / "sweeps" / "table3-A@demo" / "wandb"
+    for folder in (trial, links.parent):
+        folder.mkdir(parents=True)
     for exit_code, step in ((143, 10), (0, 20)):
-        run = a_run(tmp_path)
+        run = a_run(trial, name=f"(A) größe={'x' * 60} s4294967295")
         run.send(log={"step": step, "train/loss": 5 - step / 10})
         run.send(translations=[{"source": "a", "translation": "b"}])
         run.send(summary={"params": 7})
         run.finish(exit_code)
         wait_for(lambda: not writers(), 60)
-    stopped, ended = offline(tmp_path)
-    assert stopped.name.split("-", 3)[3] == ended.name.split("-", 3)[3] == (tmp_path / "wandb" / "run-id").read_text()
+    stopped, ended = offline(trial)
+    run_id = (trial / "wandb" / "run-id").read_text()
+    assert stopped.name.split("-", 3)[3] == ended.name.split("-", 3)[3] == run_id
+    assert re.fullmatch(r"A-gr-e-x+-s4294967295-[\w-]+-0123456789ab", run_id, re.ASCII) and len(run_id) <= 64
+    (link,) = links.iterdir()
+    assert link.resolve() == ended and read_back(link, "--summary") == read_back(ended, "--summary")
     record = json.loads(read_back(ended, "--summary"))
     assert record["config"].items() >= {"model.h": 4, "row": "h=4", "sweep": "table3-A@demo"}.items()
     assert record["tags"] == ["demo", "h=4"]
@@ -149,6 +183,28 @@ def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monke
         assert axes["*"] == "step"
         assert [record["exit"].get("exit_code", 0) for record in records if record["type"] == "exit"] == [code]
         assert any("preempting" in record["type"] for record in records) == (code == 143)
+
+
+def test_a_sweep_links_the_newest_run_of_each_trial(tmp_path):
+    """Whatever lies there already, and again when there are newer ones."""
+    names = ["h=4-s1-0123456789ab", "base-s1-ba9876543210", "untrained-s1-aaaaaaaaaaaa"]
+    *trials, untrained = (tmp_path / "trials" / name for name in names)
+    links = tmp_path / "sweeps" / "smoke@demo" / "wandb"
+    untrained.mkdir(parents=True)
+    (links / "run-20261128_000000-report-smoke").mkdir(parents=True)
+    for kind, time_ in (("offline-run", "20261128_095959"), ("run", "20261128_100000"), ("offline-run", "20261129_0")):
+        newest = {trial / "wandb" / f"{kind}-{time_}-{trial.name[-12:]}" for trial in trials}
+        for folder in newest:
+            folder.mkdir(parents=True)
+            (folder.parent / "latest-run").touch()
+        for again in (trials, [*trials, untrained], [untrained]):
+            link_runs(again, links)
+            assert {link.resolve() for link in links.iterdir() if link.is_symlink()} == newest
+        assert len([*links.iterdir()]) == 3 and all(link.name.startswith("run-2026") for link in links.iterdir())
+    for trial in trials:  # as --rerun does
+        shutil.rmtree(trial / "wandb")
+    link_runs(trials, links)
+    assert [link.name for link in links.iterdir()] == ["run-20261128_000000-report-smoke"]
 
 
 @pytest.mark.parametrize("why", ["refused", pytest.param("away", marks=pytest.mark.slow)])

@@ -141,7 +141,7 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
 
         if is_disabled():
             warn("--wandb: nothing is sent, because WANDB_MODE is disabled")
-        send_report(folder, sweep.name, sweep.project, table.records, read_plan(folder))
+        send_report(folder, sweep.name, sweep.project, table, read_plan(folder))
     return title, folder / "report.html" if options.format == "html" else table
 
 

@@ -21,6 +21,7 @@ from transformer_pl.sweep.local import Workers, divide_machine
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.progress import ProgressView
 from transformer_pl.table.formats import Table
+from transformer_pl.train.wandb_run import is_disabled, link_runs
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,12 @@ class SweepCommand:
         return divide_machine(trainers, trial_count, options.parallel, options.devices, options.per_device)
 
     def write_plan(self, plan: dict[str, Any]) -> None:
-        """Make the sweep's folder, and write plan.json. Raises an InputError where that cannot be written."""
+        """Write the plan.json of the sweep and its links to runs of W&B, or raise an InputError."""
         check_writable(self.folder)
         plan |= {"command": join(["python", "-m", "transformer_pl.sweep", *words_of(self.options)])}
         plan |= {"comment": leading_comment(self.options.file)}
         write_json(self.folder / "plan.json", plan | {"differs": other_table(self.options)})
+        link_runs((self.options.runs / "trials" / trial["folder"] for trial in plan["trials"]), self.folder / "wandb")
 
     @property
     def report(self) -> str:
@@ -57,6 +59,9 @@ class SweepCommand:
         """
         left = queue.remaining().trials
         workers = self.workers(configs, left)
+        curves = self.folder / "wandb"
+        if (left and not is_disabled()) or any(curves.glob("run-*")):
+            say(self.console, f"curves: wandb leet {quote(str(curves))}")
         if left:
             say(self.console, f"{workers.describe(left)}\n")
         return Launch(

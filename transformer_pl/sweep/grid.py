@@ -226,5 +226,5 @@ class GridCommand(SweepCommand):
             write_page(self.folder, f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep.base, table, rows)
 
         exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
-        send = partial(send_report, self.folder, sweep.name, sweep.project, table.records, read_plan(self.folder))
+        send = partial(send_report, self.folder, sweep.name, sweep.project, table, read_plan(self.folder))
         return self.publish(table, draw_page, send, [planned.trial.folder for planned in trials], exit_code)

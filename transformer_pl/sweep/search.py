@@ -100,7 +100,7 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
     draw_page = partial(write_search_page, results, table, folder)
     folders = [runs / "trials" / record["folder"] for record in trained]
-    send = partial(send_report, folder, search.name, search.project, table.records, read_plan(folder))
+    send = partial(send_report, folder, search.name, search.project, table, read_plan(folder))
     following, best = None, folder / "best.yaml"
     best.unlink(missing_ok=True)  # base may have become the best
     if content := results.best_sweep():

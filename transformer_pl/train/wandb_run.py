@@ -16,17 +16,20 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote, split
 from typing import TYPE_CHECKING, Any
 
 from transformer_pl.runtime.environment import PROJECT, set_wandb_group, why_unreachable
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.runtime.terminal import plain
+from transformer_pl.table.rows import ALPHA
 
 if TYPE_CHECKING:
+    from transformer_pl.table.formats import Table
     from transformer_pl.trials.result import Result
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
@@ -82,21 +85,56 @@ class WandbRun:
                 print(plain(f"W&B: logging stopped before its end; nothing is lost in {self._folder}"), flush=True)
 
 
-def send_report(folder: Path, group: str, project: str, records: list[dict[str, Any]], plan: dict[str, Any]) -> None:
-    """Send a sweep's table, and the figures of its page, as a W&B run of job type `report` in the sweep's group.
+def link_runs(trials: Iterable[Path], links: Path) -> None:
+    """Link the newest W&B run of each trial, in place of earlier ones, in one folder, as `wandb leet` needs them.
 
-    folder: of the sweep; its name is the run's id, so that a repeat replaces the run. records: of the table's rows.
-    plan: what the folder has of the sweep (plan.json).
+    trials: their folders. links: the folder, in that of their sweep.
+    """
+    with suppress(OSError):  # a full disk, or a file system without links
+        earlier = {link.readlink().parts[-3]: link for link in links.glob("run-*") if link.is_symlink()}  # by trial
+        for trial in trials:
+            # leet reads the id of a run in the name of its folder: run-DATE_TIME-ID or offline-run-DATE_TIME-ID
+            runs = {run.name.removeprefix("offline-"): run for run in trial.glob("wandb/*run-[0-9]*-*")}
+            newest, link = max(runs, default=""), earlier.get(trial.name)
+            if link and link.name != newest:
+                link.unlink(missing_ok=True)
+            if newest and not (links / newest).is_symlink():
+                links.mkdir(exist_ok=True)
+                with suppress(FileExistsError):  # another process was faster
+                    (links / newest).symlink_to(os.path.relpath(runs[newest], links))
+
+
+def send_report(folder: Path, group: str, project: str, table: "Table", plan: dict[str, Any]) -> None:
+    """Send a sweep's table, its page and figures as a W&B run of job type `report` in the sweep's group.
+
+    The summary has what was found, and the difference of each row with its interval, p and verdict. folder: of the
+    sweep; its name is the run's id, so that a repeat replaces the run. plan: what it has of the sweep (plan.json).
     """
     set_wandb_group(group, project, folder.name)
-    config = {"sweep": folder.name, "command": plan.get("command"), "page": str((folder / "report.html").absolute())}
+    words = [re.sub("(^|=)/.*/", r"\1", word) for word in split(plan.get("command", ""))]  # others lack these folders
+    config = {"sweep": folder.name, "command": join(words)}
     run = WandbRun(folder=str(folder), name=f"report of {folder.name}", tags=[], config=config, job_type="report")
+    records = table.records
     filled = {key: None for record in records for key, value in record.items() if value is not None}
     figures = {path.stem: str(path) for path in sorted((folder / "figures").glob("*.png"))}
+    pages = {"page": str(page)} if (page := folder / "report.html").exists() else {}
+    run.send(summary={"found": table.summary} | {key: value for row in records for key, value in _found(row).items()})
     run.send(
-        report={"columns": [*filled], "data": [[row[key] for key in filled] for row in records], "figures": figures}
+        report={"columns": [*filled], "data": [[row[key] for key in filled] for row in records]}
+        | {"figures": figures, "pages": pages}
     )
     run.finish()
+
+
+def _found(record: dict[str, Any]) -> dict[str, Any]:
+    """The tested difference of a table's row from base, by keys such as `h=4/delta`; nothing where none was tested."""
+    key = next((key.removesuffix(".p") for key in record if key.endswith(".difference.p")), "")
+    if record.get(f"{key}.p") is None:
+        return {}
+    found = {"delta": record[key], **{end: record[f"{key}.{end}"] for end in ("low", "high", "p")}}
+    verdict = ("lower" if record[key] < 0 else "higher") if record[f"{key}.p"] < ALPHA else "undecided"
+    within = [value for name, value in record.items() if name.startswith(f"{key}.within.")]  # where there is a margin
+    return {f"{record['name']}/{end}": value for end, value in (found | {"verdict": (*within, verdict)[0]}).items()}
 
 
 def runs_online(address: str) -> list[dict[str, Any]]:
@@ -179,12 +217,28 @@ def _keep_run() -> None:
             run.log({"translations": table})
         elif kind == "report":
             table = wandb.Table(columns=content["columns"], data=content["data"], allow_mixed_types=True)
-            run.log({"table": table} | {key: wandb.Image(path) for key, path in content["figures"].items()})
+            figures = {key: wandb.Image(path) for key, path in content["figures"].items()}
+            pages = {key: wandb.Html(path, inject=False) for key, path in content["pages"].items()}
+            run.log({"table": table} | figures | pages)
+            if _server:  # the run is online
+                _save_view(run, content["columns"])
         elif kind == "finish":
             if content == 128 + signal.SIGTERM:
                 run.mark_preempting()
             run.finish(exit_code=content)
             return
+
+
+def _save_view(run: Any, columns: list[str]) -> None:
+    """Save a view of the sweep whose report this is, if the package for it is installed. columns: of its table."""
+    with suppress(ModuleNotFoundError):
+        from transformer_pl.train.wandb_view import save_view
+
+        metrics = [name for key in columns if re.fullmatch("val/[a-z]+", name := key.removesuffix(".mean"))]
+        try:
+            print(f"W&B: view: {save_view(run.entity, run.project, run.config['sweep'], metrics)}", file=sys.stderr)
+        except Exception as error:  # of the network, or of the server
+            print(plain(f"W&B: the view is not saved: {type(error).__name__}: {error}"), file=sys.stderr)
 
 
 def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
@@ -218,6 +272,7 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
     if not is_report:
         run.define_metric("step")
         run.define_metric("*", step_metric="step")
+        link_runs([Path(folder)], Path(folder).parents[1] / "sweeps" / config.get("sweep", "none") / "wandb")
     out = sys.stderr if is_report else sys.stdout  # where the command may print the table itself
     if mode == "offline":
         runs = f"{quote(str(Path(folder).parents[1]))}/*/*" if is_report else quote(folder)  # also those of the trials
@@ -236,7 +291,9 @@ def _options(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     id_file = Path(folder, "wandb", "run-id")
     id_file.parent.mkdir(exist_ok=True)
     if not is_report and not id_file.exists():
-        write_atomically(id_file, f"{of_folder[-12:]}-{uuid.uuid4().hex[:6]}")
+        row, _, seed = name.rpartition(" ")
+        begins = re.sub("[^A-Za-z0-9_]+", "-", f"{row[:30]} {seed}").strip("-")
+        write_atomically(id_file, f"{begins}-{uuid.uuid4().hex[:6]}-{of_folder[-12:]}")
     options: dict[str, Any] = {
         "project": os.environ.get("WANDB_PROJECT", PROJECT),
         "job_type": job_type,
