@@ -59,11 +59,11 @@ class SweepOptions(TableOptions):
     )
     launcher: Literal["local", "slurm"] = how_they_run("where trials are trained (local)", default="local")
     devices: int | None = how_they_run(
-        "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)", metavar="N"
+        "use N GPUs of a machine, or N CPU cores where no GPU is used (default: all)", metavar="N"
     )
     per_device: int | None = how_they_run("run K trials on each GPU, each pinned to its own CPU cores", metavar="K")
     slurm: Path | None = how_they_run(
-        "for --launcher slurm: YAML file of sbatch options for one worker", metavar="FILE"
+        "for --launcher slurm: YAML file of sbatch options for one worker, setup and python", metavar="FILE"
     )
     worker: bool = how_they_run(
         "do not wait for trials that other commands train; the last command prints the table", default=False
@@ -82,7 +82,7 @@ class SweepOptions(TableOptions):
         if self.retune:
             refuse_options(self, ["skip_broken"], "is for rows as they are, but --retune searches for each")
         if self.launcher == "slurm":
-            here = ["devices", "per_device", "rerun", "worker"]
+            here = ["rerun", "worker"]
             refuse_options(self, here, "is for the machine that trains, but --launcher slurm only submits workers")
         else:
             refuse_options(self, ["slurm"], "is for --launcher slurm")

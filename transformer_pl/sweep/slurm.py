@@ -5,16 +5,19 @@ Before its time limit, and when it is preempted, it saves and is requeued. The w
 on one runs folder do.
 """
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from transformer_pl.config.levels import scale_names
 from transformer_pl.config.types import TEXT
 from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.errors import InputError, shown
@@ -25,10 +28,13 @@ from transformer_pl.sweep.options import SweepOptions
 
 MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
+LINES = r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]*"
 SCRIPT = """\
 #!/bin/bash
 {options}
 
+{setup}set +eu  # whatever the lines of setup have set
+export PYTHONPATH={here}${{PYTHONPATH:+:$PYTHONPATH}}  # your own modules, wherever chdir goes
 trap 'at_limit=yes; kill -TERM $sweep' USR1  # SLURM sends it {save_s} s before the time limit
 trap : TERM  # of a preemption or scancel: SLURM sends it to the sweep as well
 {command} &
@@ -44,8 +50,8 @@ exit $code
 
 
 def task_count(options: SweepOptions, trial_count: int) -> int:
-    """How many workers train so many trials."""
-    return min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
+    """How many workers train so many trials, of which --per-device share a GPU."""
+    return min(-(-trial_count // (options.per_device or 1)), options.parallel or MOST_TASKS, MOST_TASKS)
 
 
 def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
@@ -56,12 +62,12 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
     """
     if options.launcher != "slurm":
         return False
-    sbatch_options = read_options(options.slurm)
+    site = read_site(options.slurm)
     tasks = task_count(options, trial_count)
     if not tasks:
         return bool(options.plan)
     worker = replace(options, launcher="local", plan=False, parallel=None, slurm=None, worker=True)
-    script = array_script(folder, sbatch_options, tasks, words_of(worker))
+    script = array_script(folder, site, tasks, words_of(_absolute(worker)))
     if options.plan:
         say(console, f"would submit to sbatch:\n{script}")
         return True
@@ -82,14 +88,29 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
     return True
 
 
-def read_options(path: Path | None) -> dict[str, str | None]:
-    """The options of sbatch for one task, from a YAML file: `partition: long`. sbatch itself checks their names.
+class Site(NamedTuple):
+    """What the file of --slurm says of a cluster. setup: lines of bash before the command. python: the command."""
 
-    `exclusive: true` and `exclusive:` give None, and `exclusive: false` is left out. Raises an InputError for options
-    that the sweep sets itself, and for what cannot be an option.
+    options: Mapping[str, str | None]
+    setup: str
+    python: str
+
+
+def read_site(path: Path | None) -> Site:
+    """Read a YAML file: `setup`, `python`, and the options of sbatch for one task, as `partition: long`.
+
+    sbatch itself checks the names of its options. `exclusive: true` and `exclusive:` give None, and `exclusive: false`
+    is left out. Raises an InputError for options that the sweep sets itself, and for what cannot be an option.
     """
-    options = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
-    mistakes = [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
+    options: dict[str, Any] = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
+    own = {"setup": "", "python": shlex.quote(sys.executable)}
+    own |= {key: options.pop(key) for key in own if key in options}
+    mistakes = [
+        f"{path}: {key} = {shown(own[key])}: must be {rule}; correct it"
+        for key, pattern, rule in (("setup", LINES, "lines of bash, as `setup: |`"), ("python", TEXT, "a command"))
+        if not isinstance(own[key], str) or not re.fullmatch(pattern, own[key])
+    ]
+    mistakes += [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
     for key, value in options.items():
         if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", key):
             mistakes.append(f"{path}: {shown(key)}: must be an option of sbatch, without its dashes; correct it")
@@ -98,20 +119,34 @@ def read_options(path: Path | None) -> dict[str, str | None]:
     if mistakes:
         raise InputError(*mistakes)
     given = {key: value for key, value in options.items() if value is not False}
-    return {key: None if value is None or value is True else str(value) for key, value in given.items()}
+    return Site({key: None if value is None or value is True else str(value) for key, value in given.items()}, **own)
 
 
-def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, words: Sequence[str]) -> str:
+def _absolute(options: SweepOptions) -> SweepOptions:
+    """The same options with absolute paths, as `chdir` lets a worker begin in another folder."""
+    paths: dict[str, Any] = {
+        stated.name: value.absolute()
+        for stated in fields(options)
+        if isinstance(value := getattr(options, stated.name), Path)
+    }
+    if options.scale and options.scale not in scale_names():
+        paths["scale"] = str(Path(options.scale).absolute())
+    if options.storage:
+        paths["storage"] = re.sub("^sqlite:///(?=[^/])", lambda start: f"{start[0]}{Path.cwd()}/", options.storage)
+    return replace(options, **paths)
+
+
+def array_script(folder: Path, site: Site, tasks: int, words: Sequence[str]) -> str:
     """The batch script of an array of workers.
 
-    folder: of the sweep, where the tasks print. options: of `read_options`. words: the arguments of each worker's sweep
-    command. Raises an InputError for an option of several lines.
+    folder: of the sweep, where the tasks print. words: the arguments of each worker's sweep command. Raises an
+    InputError for an option of several lines.
     """
-    output = str(folder / "slurm").replace("%", "%%")
+    output = str(folder.absolute() / "slurm").replace("%", "%%")
     lines = [
         f"--job-name={_quoted(folder.name)}",
         f"--array=0-{tasks - 1}",
-        *(f"--{key}" if value is None else f"--{key}={_quoted(value)}" for key, value in options.items()),
+        *(f"--{key}" if value is None else f"--{key}={_quoted(value)}" for key, value in site.options.items()),
         "--ntasks=1",
         f"--output={_quoted(output)}/%A.%a.txt",
         "--open-mode=append",
@@ -121,9 +156,12 @@ def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, wo
     if broken := [line for line in lines if not re.fullmatch(TEXT, line)]:
         rule = "must be text without control characters; correct it"
         raise InputError(*(f"--launcher slurm: {shown(line)}: {rule}" for line in broken))
-    command = [sys.executable, "-m", "transformer_pl.sweep", *words]
     return SCRIPT.format(
-        options="\n".join(f"#SBATCH {line}" for line in lines), save_s=JOB_GRACE_S, command=shlex.join(command)
+        options="\n".join(f"#SBATCH {line}" for line in lines),
+        setup=site.setup and f"{site.setup.rstrip()}\n",
+        here=shlex.quote(os.getcwd()),
+        save_s=JOB_GRACE_S,
+        command=f"{site.python} -m transformer_pl.sweep {shlex.join(words)}",
     )
 
 
