@@ -11,22 +11,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from transformer_pl.config.levels import scale_names
 from transformer_pl.config.types import TEXT
-from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.signals import JOB_GRACE_S
-from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.sweep.options import SweepOptions
 
-MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
 LINES = r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]*"
 SCRIPT = """\
@@ -49,29 +41,8 @@ exit $code
 """
 
 
-def task_count(options: SweepOptions, trial_count: int) -> int:
-    """How many workers train so many trials, of which --per-device share a GPU."""
-    return min(-(-trial_count // (options.per_device or 1)), options.parallel or MOST_TASKS, MOST_TASKS)
-
-
-def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
-    """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
-
-    Only --launcher slurm submits. If nothing is left to train, it ends only with --plan. options: of the sweep command.
-    folder: of the sweep. Raises an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
-    """
-    if options.launcher != "slurm":
-        return False
-    site = read_site(options.slurm)
-    tasks = task_count(options, trial_count)
-    if not tasks:
-        return bool(options.plan)
-    worker = replace(options, launcher="local", plan=False, parallel=None, slurm=None, worker=True)
-    script = array_script(folder, site, tasks, words_of(_absolute(worker)))
-    if options.plan:
-        say(console, f"would submit to sbatch:\n{script}")
-        return True
-    say(console, f"submitting {counted(tasks, 'worker')} to SLURM")
+def submit(folder: Path, script: str) -> str:
+    """Submit a script to sbatch, and return how its job is seen and ended. Raises an InputError where it is refused."""
     path = folder / "slurm" / "array.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, script)
@@ -83,9 +54,12 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
         reason = " ".join(done.stderr.split())
         raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
     job = done.stdout.strip().partition(";")[0]
-    say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
-    say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
-    return True
+    return f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm"
+
+
+def script_of(folder: Path, file: Path | None, count: int, words: Sequence[str]) -> str:
+    """The batch script of so many workers. file: of --slurm. Raises an InputError for mistakes in it."""
+    return array_script(folder, read_site(file), count, words)
 
 
 class Site(NamedTuple):
@@ -120,20 +94,6 @@ def read_site(path: Path | None) -> Site:
         raise InputError(*mistakes)
     given = {key: value for key, value in options.items() if value is not False}
     return Site({key: None if value is None or value is True else str(value) for key, value in given.items()}, **own)
-
-
-def _absolute(options: SweepOptions) -> SweepOptions:
-    """The same options with absolute paths, as `chdir` lets a worker begin in another folder."""
-    paths: dict[str, Any] = {
-        stated.name: value.absolute()
-        for stated in fields(options)
-        if isinstance(value := getattr(options, stated.name), Path)
-    }
-    if options.scale and options.scale not in scale_names():
-        paths["scale"] = str(Path(options.scale).absolute())
-    if options.storage:
-        paths["storage"] = re.sub("^sqlite:///(?=[^/])", lambda start: f"{start[0]}{Path.cwd()}/", options.storage)
-    return replace(options, **paths)
 
 
 def array_script(folder: Path, site: Site, tasks: int, words: Sequence[str]) -> str:
