@@ -116,9 +116,11 @@ def test_a_row_of_the_benchmark_that_fails_names_its_error_and_the_others_come(m
     assert "TypeError" in rows["demo", "2 at once"]["error"] and "error" not in rows["demo", "eager"]
 
 
-def test_the_laws_of_slots_md_are_the_functions_that_test_them():
+def test_the_slots_and_laws_of_slots_md_are_the_types_and_the_functions_that_test_them():
     """If not: python tests/benchmarks/catalogue.py"""
-    assert catalogue.written(catalogue.SLOTS, catalogue.laws()) == catalogue.SLOTS.read_text(encoding="utf-8")
+    assert catalogue.written(catalogue.SLOTS, catalogue.slots(), catalogue.laws()) == catalogue.SLOTS.read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.slow  # it reads every shipped table

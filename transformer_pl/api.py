@@ -18,7 +18,7 @@ from transformer_pl.data.prepare import prepared_in
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.plan.options import TableOptions, sweep_file
-from transformer_pl.report.__main__ import trial_records
+from transformer_pl.report.__main__ import read_records
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.fresh import fresh
@@ -190,7 +190,7 @@ def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
     options: those of this command, such as runs, scale, seeds and set; see `sweep`.
     """
-    return fresh(trial_records, _sweep_file(file), _options(TableOptions, options))
+    return fresh(read_records, _sweep_file(file), _options(TableOptions, options))
 
 
 def train(
@@ -232,7 +232,7 @@ def _train(options: TrainOptions) -> tuple[int, str]:
 def _sweep(options: SweepOptions) -> list[dict[str, Any]]:
     """Run a sweep file, and return its results."""
     run_sweep(options)
-    return trial_records(options.file, options, options.plan)
+    return read_records(options.file, options, options.plan)
 
 
 def _sweep_file(file: str | Path) -> Path:

@@ -26,7 +26,7 @@ from transformer_pl.table.formats import Column, Table
 SCALE = "wmt14"  # the paper's sizes, whatever the file's scale
 LENGTHS = tuple(2**i for i in range(5, 13))
 RUN_S = 0.5  # seconds that each timing takes at least
-LONG = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
+FITTED_FROM = 512  # the exponent is fitted from here on; below, the overhead of a call is most of its time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +109,13 @@ def measure(config: Config, lengths: Sequence[int], device: str) -> tuple[Sequen
 
 
 def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
-    """The exponent p of n^p and its standard error, by least squares on the logarithms from length LONG on.
+    """The exponent p of n^p and its standard error, by least squares on the logarithms from length FITTED_FROM on.
 
     None where fewer than three lengths are that long.
     """
     from scipy.stats import linregress
 
-    points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= LONG]
+    points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= FITTED_FROM]
     if len(points) < 3:
         return None
     fit = linregress(*zip(*points, strict=True))
@@ -139,7 +139,7 @@ def growth_table(
     records = [
         {"layer": name, "n": n, "seconds": t} for name, (_, seconds) in layers.items() for n, t in seconds.items()
     ]
-    notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {LONG} on."]
+    notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {FITTED_FROM} on."]
     return Table([*columns, *Table.of_records(records).all_columns], notes)
 
 

@@ -1,6 +1,7 @@
 """Makes the catalogue in ablations/README.md, from the files of the ablations and sweeps/results/tables.csv.
 
-It also makes the table of laws in ablations/SLOTS.md, from the functions that test them.
+It also makes the tables of slots and of laws in ablations/SLOTS.md, from the types and from the functions that test
+them.
 
 python tests/benchmarks/catalogue.py
 """
@@ -33,6 +34,7 @@ from transformer_pl.laws import (
 )
 from transformer_pl.laws import components as of_models
 from transformer_pl.model import Transformer
+from transformer_pl.model import slots as slots_of_models
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.row_names import read_row_names
 from transformer_pl.runtime.command_line import run_command
@@ -162,15 +164,27 @@ def laws() -> str:
     return "".join(lines)
 
 
-def written(page: Path, text: str) -> str:
-    """A page with the text in the place of what this script made before."""
-    before, _, after = page.read_text(encoding="utf-8").partition(BEGIN)
-    return before + BEGIN + "\n" + text + "\n" + END + after.partition(END)[2]
+def slots() -> str:
+    """A table of what each slot is called with, from the types of the slots."""
+    lines = ["|slot|called as|what it is given, and returns|\n|:-|:-|:-|\n"]
+    for slot, kind in slots_of_models.SLOTS.items():  # whose docstrings begin with their keys
+        for name, arguments in slots_of_models.call_signatures(slot).items():
+            call = arguments if name == "__call__" else f".{name}{arguments}"
+            of_slot, of_call = (" ".join((inspect.getdoc(one) or "").split()) for one in (kind, getattr(kind, name)))
+            lines.append(f"|{of_slot.removesuffix('.')}|`{call}`|{of_call}|\n")
+    return "".join(lines)
+
+
+def written(page: Path, *texts: str) -> str:
+    """A page with these texts in the places of what this script made before."""
+    before, *parts = page.read_text(encoding="utf-8").split(BEGIN)
+    made = (f"{BEGIN}\n{text}\n{END}{part.partition(END)[2]}" for text, part in zip(texts, parts, strict=True))
+    return before + "".join(made)
 
 
 def main(argv: list[str]) -> int:
     write_atomically(README, written(README, catalogue()))
-    write_atomically(SLOTS, written(SLOTS, laws()))
+    write_atomically(SLOTS, written(SLOTS, slots(), laws()))
     return 0
 
 

@@ -43,13 +43,9 @@ def test_every_slot_has_a_type():
     assert SLOTS.keys() | OF_TORCH | CLASSES == COMPONENTS.keys()
 
 
-def test_the_document_names_every_slot_with_its_calls_and_every_hook():
-    named = {re.match(r"`([\w.]+)", first)[1]: rest for first, *rest in LINES}
-    for slot in SLOTS:
-        told = " ".join(named[slot])
-        for name, arguments in call_signatures(slot).items():
-            assert (arguments if name == "__call__" else f".{name}{arguments}") in told, (slot, name)
-    assert HOOKS.keys() <= named.keys()
+def test_the_document_names_every_slot_and_every_hook():
+    """How a slot is called it has from the type itself (tests/test_benchmarks.py)."""
+    assert SLOTS.keys() | HOOKS.keys() <= {re.match(r"`([\w.]+)", first)[1] for first, *_ in LINES}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,19 +2,25 @@
 
 import csv
 import itertools
+import json
 import re
 import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
+from tiny_trials import ended
 
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report import __main__ as report
 from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.rows import sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
@@ -105,6 +111,46 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
         differences = {name: line["Δ BLEU"] + line["Δ bits/byte"] for name, line in known.items()}
         if any("*" in difference for difference in differences.values()):
             assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
+
+
+def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
+    """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
+    said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
+    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "captions")):
+        rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
+        between = by_row[np.triu_indices(len(rows), 1)].mean()
+        assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
+
+
+def test_what_demo_says_of_multi30k_is_written(finished):
+    """The numbers of sweeps/README.md are those that the command prints, and a plain loop over rows finds the same.
+
+    Fewer than 16 of 18 intervals that hold would be no prediction.
+    """
+    words = ["table3", "--seeds=1,2,3,4,5", f"--runs={finished[0].trial.folder.parents[1]}", "--against=multi30k"]
+    code, out, error = ended(report.main, *words, "--format=json")
+    assert code == 0, error
+    table = json.loads(out)
+    said = " ".join([table["summary"], *table["notes"]])
+    keys = [f"{scale}/val/bleu.difference" for scale in ("demo", "multi30k")]
+    points = np.array([[one[key] for key in keys] for one in table["rows"] if one["label"] != "big"]).T
+    held, errors = 0, []
+    for i, (x, y) in enumerate(points.T):
+        others = np.delete(points, i, 1)
+        line = stats.linregress(*others)
+        rest, spread = others[1] - line.slope * others[0] - line.intercept, np.var(others[0]) * 17
+        errors.append(y - line.slope * x - line.intercept)
+        se = np.sqrt(rest @ rest / 15 * (1 + 1 / 17 + (x - others[0].mean()) ** 2 / spread))
+        held += abs(errors[-1]) <= stats.t.ppf(0.975, 15) * se
+    assert held >= 16 and f"{held} of 18" in said and all(one["predicted"] is not None for one in table["rows"][:-1])
+    x, y = points
+    kept = sum((x[i] - x[j]) * (y[i] - y[j]) > 0 for i in range(18) for j in range(i))
+    sizes = [f"{np.sqrt(np.mean(np.square(one))):.1f}" for one in (y - x, y, errors)]
+    found = [f"{kept} of 153 pairs", f"{sum(x * y > 0)} of 18", *(f"{size} " for size in sizes), f"{held} of 18"]
+    written = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split("## From demo to multi30k\n")[1]
+    paragraph = " ".join(written.split("\n## ")[0].split())
+    assert all(number in paragraph and number in said for number in found)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The figures of a sweep: names that can be told apart and lie on nothing, curves from one measurement on."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,8 @@ from matplotlib.text import Text
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.page import sweep_plots
 from transformer_pl.report.sweep_table import table_of
-from transformer_pl.table.figures import curves, forest, front
+from transformer_pl.table.figures import curves, draw_sweep_plots, forest, front
 from transformer_pl.table.rows import Contrast, Measure, Printed, PrintedTable, Row
 from transformer_pl.table.statistics import Estimate
 from transformer_pl.tasks.translation import Translation
@@ -39,17 +39,22 @@ def written(axes):
     return sorted("".join(text.get_text().split()) for text in names_of(axes))
 
 
-def contrast(name, score, params=1e6, ppl=3.0, error=1.0, is_outlier=False, printed=None):
-    """A row beside a base of 60. error: the standard error of its difference. printed: the paper's difference."""
+def contrast(name, score, params=1e6, ppl=3.0, error=1.0, is_outlier=False, printed=None, seeds=()):
+    """A row beside a base of 60. error: the standard error of its difference. printed: the paper's difference. seeds:
+    the perplexity of each by step."""
     values = {"val/bleu": [score], "val/ppl": [ppl]}
     printed = None if printed is None else Printed("A", printed)
-    row = Row(name=name, values=values, params=int(params), flops=1e9, scored_steps=[1000], printed=printed)
+    losses = [{step: math.log(one) for step, one in seed.items()} for seed in seeds]
+    known = {"flops": 1e9, "scored_steps": [1000], "losses": losses, "is_base": name == "base"}
+    row = Row(name=name, values=values, params=int(params), printed=printed, **known)
     mean, change = Estimate(score, (), 1.0, 50), Estimate(score - 60, (), error, 50)
     return Contrast(row, BLEU, score - 60, mean, change, 0.5, is_outlier)
 
 
 PAPER = PrintedTable("a paper", Printed("base", 0.0))
-ROWS = [contrast(name, 60 + 0.01 * i, 1e6 + 1e5 * i, 3 + 0.01 * i) for i, name in enumerate(NAMES)]
+ROWS = [
+    contrast(name, 60 + 0.01 * i, 1e6 + 1e5 * i, 3 + 0.01 * i, seeds=[{100: 4.0 + i}]) for i, name in enumerate(NAMES)
+]
 TITLED = [replace(one, row=replace(one.row, name=f"d_k={i}", own_name=one.row.title)) for i, one in enumerate(ROWS)]
 
 
@@ -57,7 +62,7 @@ TITLED = [replace(one, row=replace(one.row, name=f"d_k={i}", own_name=one.row.ti
     "figure",
     [
         lambda rows: front(rows, "params", "parameters").figure,
-        lambda rows: curves(rows, [[{100: one.row.params}] for one in rows]).figure,
+        lambda rows: curves(rows).figure,
         lambda rows: forest(rows).figure,
     ],
     ids=["front", "curves", "forest"],
@@ -118,21 +123,23 @@ def test_the_pareto_front_is_filled():
 
 
 def test_a_curve_of_one_validation_is_seen_with_its_final_score():
-    rows = [contrast("one", 60, ppl=3.25), contrast("none", 60)]
-    axes = drawn(curves(rows, [[{100: 4.25}], [{}]]).figure)
+    rows = [contrast("one", 60, ppl=3.25, seeds=[{100: 4.25}]), contrast("none", 60, seeds=[{}])]
+    axes = drawn(curves(rows).figure)
     line, star = axes.lines
     assert list(line.get_xdata()) == [100] and line.get_marker() not in ("", "None", None)
     assert (list(star.get_xdata()), list(star.get_ydata()), star.get_marker()) == ([1000], [3.25], "*")
     assert written(axes) == ["one:3.25"]
-    assert curves(rows, [[], []]) is None
+    assert curves(rows[1:]) is None
 
 
 def test_the_shaded_area_reaches_from_the_lowest_to_the_highest_seed():
     by_seed = [{10: 4.0, 20: 3.0}, {10: 6.0, 20: 5.0, 30: 1.0}]
-    axes = drawn(curves([contrast("base", 60)], [by_seed]).figure)
-    assert list(axes.lines[0].get_ydata()) == [5.0, 4.0]  # at the validations that both seeds have
+    axes = drawn(curves([contrast("base", 60, seeds=by_seed)]).figure)
+    assert axes.lines[0].get_ydata() == pytest.approx([5.0, 4.0])  # at the validations that both seeds have
+    assert axes.lines[1].get_ydata() == pytest.approx([4.0, 4.0])  # base's last loss, across the picture
     (area,) = axes.collections
-    assert {tuple(corner) for corner in area.get_paths()[0].vertices} >= {(10, 4), (10, 6), (20, 3), (20, 5)}
+    corners = {tuple(corner.round(9)) for corner in area.get_paths()[0].vertices}
+    assert corners >= {(10, 4), (10, 6), (20, 3), (20, 5)}
 
 
 def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
@@ -145,12 +152,10 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
             )
             planned.trial.make()
             planned.trial.save_sentences("val", ["a"] * 60, Translation.measure, sentences)
-            line = '{"step": 350, "kind": "validation", "val/ppl": 3.0}\n'
-            (planned.trial.folder / "metrics.jsonl").write_text(line)
             params = 861_000 if planned.name.startswith("h=32 ") else 431_000
-            planned.trial.finish(a_result(id=planned.identity.trial, steps=700, params=params))
+            planned.trial.finish(a_result(id=planned.identity.trial, steps=700, params=params, losses={350: 1.1}))
     planned = plan_trials(sweep, tmp_path)
-    figures = sweep_plots(*table_of([(sweep, planned)]))
+    figures = draw_sweep_plots(table_of([(sweep, planned)])[0])
     assert set(figures) == {"differences", "curves_steps", "front_params"}  # FLOPs are equal
     assert written(drawn(figures["differences"].figure)) == ["(A)h=1", "(A)h=32", "(A)h=4"]
     assert written(drawn(figures["curves_steps"].figure)) == sorted(f"{row.name}:2.00" for row in sweep.rows)

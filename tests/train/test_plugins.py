@@ -43,7 +43,7 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
     _, whole = tiny_trials.train(tmp_path / "whole", {"optim.max_steps": 4})
     assert result.flops == pytest.approx(whole.result().flops)  # of the steps that were trained
     assert result.stopped_early and not whole.result().stopped_early
-    assert result.convergence == convergence(trial.metrics(), 4).as_record()
+    assert result.convergence == convergence(result.losses, 4).as_record()
     printed = tiny_trials.TINY | {"data.path": str(tmp_path / "text")} | keys
     file = write_sweep(tmp_path / "s.yaml", printed)
     capsys.readouterr()

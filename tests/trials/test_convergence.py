@@ -7,7 +7,14 @@ import pytest
 from scipy.stats import linregress
 from tiny_trials import train
 
-from transformer_pl.trials.convergence import LIMIT, Convergence, convergence, mean_convergence, trial_convergence
+from transformer_pl.trials.convergence import (
+    LIMIT,
+    Convergence,
+    convergence,
+    mean_convergence,
+    trial_convergence,
+    validation_losses,
+)
 from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
@@ -27,18 +34,15 @@ CURVES = {
 }
 
 
-def lines(losses, steps=STEPS):
-    """The validations of a training, evenly spaced."""
-    at = [round(steps * (i + 1) / len(losses)) for i in range(len(losses))]
-    return [
-        {"step": step, "kind": "validation", "val/loss": float(loss)} for step, loss in zip(at, losses, strict=True)
-    ]
+def spaced(losses, steps=STEPS):
+    """The losses of validations that are evenly spaced, by step."""
+    return {round(steps * (i + 1) / len(losses)): float(loss) for i, loss in enumerate(losses)}
 
 
 def made(curve, noise, validations, seed):
     rng = np.random.default_rng(seed)
     shares = np.arange(1, validations + 1) / validations
-    return convergence(lines([curve(u) + noise * rng.normal() for u in shares]), STEPS)
+    return convergence(spaced([curve(u) + noise * rng.normal() for u in shares]), STEPS)
 
 
 @pytest.mark.parametrize("validations", [5, 10, 20])
@@ -66,17 +70,16 @@ def test_one_bad_validation_does_not_decide():
     for bad in (6, 9):
         one = flat.copy()
         one[bad] += 0.3
-        assert abs(convergence(lines(one), STEPS).fall) < LIMIT
+        assert abs(convergence(spaced(one), STEPS).fall) < LIMIT
         one = falling.copy()
         one[bad] += 0.3
-        assert convergence(lines(one), STEPS).fall > LIMIT
+        assert convergence(spaced(one), STEPS).fall > LIMIT
 
 
 def test_the_noise_of_three_validations_is_that_of_a_line_with_two_unknowns():
     """The median slope is that of least squares here, so the textbook's error of a slope is the reference."""
     at, losses = (640, 800, 1000), (2.0, 2.03, 2.0)
-    seen = [{"step": step, "val/loss": loss, "kind": "validation"} for step, loss in zip(at, losses, strict=True)]
-    ended = convergence(seen, STEPS)
+    ended = convergence(dict(zip(at, losses, strict=True)), STEPS)
     assert ended.fall == pytest.approx(0) and ended.validations == 3
     assert ended.noise == pytest.approx(math.log(1.25) * linregress(np.log(at), losses).stderr)
 
@@ -85,8 +88,7 @@ def test_the_noise_of_three_validations_is_that_of_a_line_with_two_unknowns():
 def test_the_line_goes_through_the_last_two_fifths(steps, first):
     """Their first step, rounded, is one of them; the step before is not."""
     for step, validations in ((first - 1, 2), (first, 3)):
-        seen = [{"step": at, "val/loss": 2.0, "kind": "validation"} for at in (step, steps - 1, steps)]
-        assert convergence(seen, steps).validations == validations
+        assert convergence(dict.fromkeys((step, steps - 1, steps), 2.0), steps).validations == validations
 
 
 def test_a_fall_within_its_noise_is_none():
@@ -109,15 +111,16 @@ def test_seeds_are_averaged():
 
 @pytest.mark.parametrize("losses", [[], [2.0], [3.0, 2.0], [4.0, 3.0, 2.0, math.inf]])
 def test_it_is_not_known_without_validations_late_in_the_training(losses):
-    assert convergence(lines(losses), STEPS) is None
+    assert convergence(spaced(losses), STEPS) is None
 
 
 def test_only_validations_during_the_training_count():
     """The final evaluation is of other weights where checkpoints are averaged."""
-    curve = lines([4, 3, 2.5, 2.2, 2.1])
+    curve = spaced([4, 3, 2.5, 2.2, 2.1])
+    lines = [{"step": step, "kind": "validation", "val/loss": loss} for step, loss in curve.items()]
     others = [{"step": STEPS, "kind": "final", "val/loss": 1.0}, {"step": STEPS, "kind": "train", "train/loss": 1.0}]
     others += [{"step": STEPS, "kind": "validation", "val/bleu_sample": 3.0}]
-    assert convergence([*curve, *others], STEPS) == convergence(curve, STEPS)
+    assert validation_losses([*lines, *others]) == curve
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +131,9 @@ def trial(tmp_path_factory):
 
 
 def test_a_trial_keeps_how_it_ended(trial):
-    ended = convergence(trial.metrics(), 10)
+    losses = validation_losses(trial.metrics())
+    ended = convergence(losses, 10)
+    assert trial.result().losses == losses and list(losses) == [2, 4, 6, 8, 10]
     assert ended.validations == 3 and trial.result().convergence == ended.as_record()
     assert trial_convergence(trial) == ended
 

@@ -117,7 +117,7 @@ class Component(Section):
 
 
 class Plugin(Component):
-    """A logger of Lightning's Trainer."""
+    """A logger or, as `Callback`, a callback of Lightning's Trainer."""
 
     @property
     def as_written(self) -> str | dict[str, Any]:

@@ -169,7 +169,7 @@ class TrainStream:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.done = state["done"]
-        self.epoch, self.first_step = state.get("epoch", 0), state.get("first_step", 0)  # older states have none
+        self.epoch, self.first_step = state.get("epoch", 0), state.get("first_step", 0)  # else from epoch 0
 
     def largest_shape(self) -> tuple[int, int]:
         """Rows and length such that no micro-batch of `replayed_rows` is longer, or has more tokens in all."""

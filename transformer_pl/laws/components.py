@@ -36,7 +36,7 @@ from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.trials.trial import as_safetensors
 
 ENOUGH_SUBWORDS = 1000  # for all but embeddings: no other law depends on the vocabulary
-LONG = 80  # tokens of a long sentence: more than 64, which is a usual block of positions
+LONG_SENTENCE = 80  # tokens of a long sentence: more than 64, which is a usual block of positions
 PLAIN = (bool, int, float, str, tuple, type(None))  # types of attributes by which a component may tell layers apart
 MODES = {"in evaluation": False, "in training": True}
 
@@ -183,9 +183,12 @@ def the_future_is_hidden(subject: Subject) -> Finding:
 
     Usual cause: `mask` is not applied or is inverted (True: may look), or positions are mixed.
     """
-    at = torch.arange(LONG) % SOURCE_LENGTH
+    at = torch.arange(LONG_SENTENCE) % SOURCE_LENGTH
     long = subject._replace(source=subject.source[:1, at], target=subject.source[:1, at.roll(1)])  # without padding
-    for sentences, positions in ((subject, range(1, TARGET_LENGTH)), (long, (1, 2, 3, LONG // 2, LONG - 1))):
+    for sentences, positions in (
+        (subject, range(1, TARGET_LENGTH)),
+        (long, (1, 2, 3, LONG_SENTENCE // 2, LONG_SENTENCE - 1)),
+    ):
         for mode, training in MODES.items():
             subject.model.train(training)
             for t, before, after in with_each_token_changed(sentences, "target", positions):

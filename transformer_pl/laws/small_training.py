@@ -33,7 +33,7 @@ from transformer_pl.train.teacher import without_teachers
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
-from transformer_pl.trials.trial_run import Checked, TrialRun
+from transformer_pl.trials.trial_run import TrialRun
 
 STEPS = 20
 BATCHES = 4  # of an epoch, at least
@@ -85,7 +85,7 @@ class SmallTraining:
         nothing = Corpus({}, "", lambda _: iter(()))
         run = TrialRun(config, self.folder / name, "rehearsal", "base", nothing, identity, trial)
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            return train_and_evaluate(run, self.prepared, rerun=False, checked=Checked())
+            return train_and_evaluate(run, self.prepared)
 
     def differences(self, name: str, other: str) -> str:
         """In which weights, and fields of the results, two trainings differ; empty where they do not."""

@@ -11,7 +11,7 @@ from transformer_pl.laws.small_training import SmallTraining
 from transformer_pl.runtime.errors import described, shown
 from transformer_pl.task import task_of
 
-LONG = 1000  # sentences that are joined to a long one
+JOINED = 1000  # sentences that are joined to a long one
 WHOLE = 0.9  # of the tokens that twice the sentence must have
 
 
@@ -71,7 +71,7 @@ def a_long_sentence_keeps_its_end(subject: Subject) -> Finding:
     Usual cause: a setting that truncates.
     """
     for side, sentences in subject.sentences.items():
-        long = " ".join(sentences * (LONG // len(sentences)))
+        long = " ".join(sentences * (JOINED // len(sentences)))
         try:
             once, twice = map(len, subject.tokens([long, f"{long} {long}"], side))
         except Exception as error:

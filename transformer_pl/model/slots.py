@@ -53,64 +53,77 @@ class Mask:
 
 
 class Attention(Protocol):
-    """`model.attention`, equation (1)."""
+    """`model.attention`, equation (1); one a layer, for the sites `encoder`, `decoder` and `cross`."""
 
     def __call__(self, Q: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         """Q (B, h, Lq, d_k), K (B, h, Lk, d_k), V (B, h, Lk, d_v) to (B, h, Lq, d_v).
 
-        Query i stands at position start + i; K and V are the whole prefix. A query that may see nothing yields zeros.
+        Query i stands at position start + i, key j at position j. In training start is 0. In decoding there is a single
+        query, and K and V are the whole prefix; only the first call may have several queries, the text that a language
+        model continues. At `cross` start has no meaning. A query that may see nothing yields zeros.
         """
 
 
 class PositionWise(Protocol):
-    """`model.ffn`, equation (2)."""
+    """`model.ffn`, equation (2); one a layer."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (B, L, d_model) to the same shape."""
 
 
 class Position(Protocol):
-    """`model.position`, Section 3.5."""
+    """`model.position`, Section 3.5; one for `encoder`, one for `decoder`."""
 
     def __call__(self, x: Tensor, start: int = 0) -> Tensor:
         """The embeddings x (B, L, d_model) with their positions, which begin at start."""
 
 
 class Residual(Protocol):
-    """`model.residual`, Section 3.1, with its dropout and norm."""
+    """`model.residual`, Section 3.1, with the dropout of its sub-layer and its norm; one a sub-layer."""
 
     def __call__(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x to what the next residual gets: (B, L, d_model), or a state of another shape.
+        """x to what the next residual gets: (B, L, d_model), or a state of another shape, such as several streams.
 
-        The first residual of a stack gets the embeddings (B, L, d_model). sublayer: (B, L, d_model) to the same shape.
+        The first residual of a stack (`site.layer` and `site.sublayer` are 0) gets the embeddings (B, L, d_model).
+        sublayer: (B, L, d_model) to the same shape.
         """
 
     def final_norm(self) -> nn.Module:
-        """What follows the last layer of a stack: from the last residual's state to (B, L, d_model)."""
+        """What follows the last layer of a stack, from the last residual's state to (B, L, d_model).
+
+        `torch.nn.Identity()`, or a norm where that stands before the sub-layer.
+        """
 
 
 class SelfAttention(Protocol):
-    """`model.self_attention`, the layer that mixes positions (Section 3.2.3)."""
+    """`model.self_attention`, the layer that mixes positions (Section 3.2.3); one a layer."""
 
     def __call__(self, x: Tensor, mask: Mask, start: int = 0, cache: Cache | None = None) -> Tensor:
-        """x (B, L, d_model) to the same shape. With a cache, which has the prefix, x begins at start."""
+        """x (B, L, d_model) to the same shape. cache: None in training.
+
+        In decoding it is a dictionary of tensors that the layer fills with what it needs of the prefix; the first axis
+        of each is the hypothesis, and x begins at start. Keep nothing on `self` instead.
+        """
 
 
 class CrossAttention(Protocol):
-    """`model.cross_attention`, the attention to the encoder's output (Section 3.2.3). Its site is `cross`."""
+    """`model.cross_attention`, the attention to the encoder's output (Section 3.2.3); one a layer, at `cross`."""
 
     def keys_values(self, x: Tensor) -> Memory:
-        """What the layer needs of the encoder's output x (B, Ls, d_model), computed once for each sentence."""
+        """What the layer needs of the encoder's output x (B, Ls, d_model), computed once for each sentence.
+
+        A tuple of tensors, whose first axis is the sentence.
+        """
 
     def __call__(self, x: Tensor, memory: Memory, mask: Mask) -> Tensor:
         """x (B, L, d_model) to the same shape. Each sentence in memory may have several rows of x, its hypotheses."""
 
 
 class Embedding(Protocol):
-    """`model.embedding`, Section 3.4. Its site is None."""
+    """`model.embedding`, Section 3.4; once, and its site is None."""
 
     def embed(self, ids: Tensor, site: str) -> Tensor:
-        """ids (B, L) of the `encoder` or the `decoder` to (B, L, d_model)."""
+        """ids (B, L) of the `encoder` or the `decoder` to (B, L, d_model), multiplied by sqrt(d_model)."""
 
     def logits(self, x: Tensor) -> Tensor:
         """x (B, L, d_model) to (B, L, V)."""
@@ -123,7 +136,10 @@ class Architecture(Protocol):
         """The logits (B, Lt, V) of every next token, from source (B, Ls) and the target so far (B, Lt), padded."""
 
     def encoder_stack(self, x: Tensor, mask: Mask) -> Tensor:
-        """The encoder's layers, from x (B, L, d_model) to what `encoder_norm` takes."""
+        """The encoder's layers, from x (B, L, d_model) to what `encoder_norm` takes.
+
+        Each is called as layer(x, mask).
+        """
 
     def decoder_stack(
         self,
@@ -134,7 +150,10 @@ class Architecture(Protocol):
         start: int,
         caches: Sequence[Cache | None],
     ) -> Tensor:
-        """The decoder's layers, from x (B, L, d_model) to what `decoder_norm` takes. One memory and cache a layer."""
+        """The decoder's layers, from x (B, L, d_model) to what `decoder_norm` takes.
+
+        Layer i is called as layer(x, mask, memory[i], memory_mask, start, caches[i]).
+        """
 
 
 class Schedule(Protocol):

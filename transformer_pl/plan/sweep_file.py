@@ -138,7 +138,8 @@ def read_sweep(
         parameters["looks"] = [" ".join(map(str, looks))]
     if base_seeds is not None:
         parameters["base_seeds"] = [base_seeds]
-    planned, more = _pop_looks(path, parameters, len(seeds), mistakes)
+    planned = _looks(path, parameters.pop("looks", [None]), len(seeds), mistakes)
+    more = _more_of_base(path, parameters.pop("base_seeds", [None]), len(seeds), mistakes)
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
         made = f"{row_count:,} rows with {len(seeds):,} seeds each"
@@ -232,24 +233,29 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
     return values_by_key, errors
 
 
-def _pop_looks(path: Path, parameters: dict[str, list], seeds: int, mistakes: list[str]) -> tuple[tuple[int, ...], int]:
-    """Take the looks out of the parameters: after how many seeds the rows are looked at, and how many more base has.
-
-    seeds: of each row. mistakes: collects those of the file.
-    """
-    (looks, *others), (of_base, *more) = (parameters.pop(key, [None]) for key in OF_SEEDS)
-    words = str(looks or "").split()
+def _looks(path: Path, values: list, seeds: int, mistakes: list[str]) -> tuple[int, ...]:
+    """After how many seeds the rows are looked at; none for [None]. seeds: of each row. mistakes: collects them."""
+    if values == [None]:
+        return ()
+    words = str(values[0] or "").split()
     counts = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
     is_right = len(counts) == len(words) and counts == sorted({*counts}) and counts[:1] >= [2] and counts[-1] == seeds
-    if looks is not None and (others or not is_right):
+    if len(values) > 1 or not is_right:
         rule = f"must be increasing numbers of seeds from 2 to {seeds}, which each row has at most"
-        given = shown([looks, *others] if others else looks)
+        given = shown(values if len(values) > 1 else values[0])
         mistakes.append(f'{path}: looks = {given}: {rule}, such as "2 {max(3, seeds)}"; change looks or the seeds')
-    is_count = isinstance(of_base, int) and not isinstance(of_base, bool) and seeds <= of_base <= MOST_TRIALS
-    if of_base is not None and (more or not is_count):
+    return tuple(counts)
+
+
+def _more_of_base(path: Path, values: list, seeds: int, mistakes: list[str]) -> int:
+    """How many more seeds base has than the rows, which have `seeds`; 0 for [None]. mistakes: collects them."""
+    of_base = values[0]
+    if len(values) == 1 and type(of_base) is int and seeds <= of_base <= MOST_TRIALS:
+        return of_base - seeds
+    if values != [None]:
         rule = f"must be one whole number of at least {seeds}, the seeds of a row"
-        mistakes.append(f"{path}: base_seeds = {shown([of_base, *more] if more else of_base)}: {rule}")
-    return tuple(counts), (of_base - seeds if is_count else 0)
+        mistakes.append(f"{path}: base_seeds = {shown(values if len(values) > 1 else of_base)}: {rule}")
+    return 0
 
 
 @dataclass

@@ -6,6 +6,7 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -55,7 +56,7 @@ def make_reports(options: SweepReport | RunsReport) -> list[tuple[str, Any]]:
     if options.together:
         return [make_report([*files], options)]
     if options.trials:
-        of_files = collect_errors(lambda file: trial_records(file, options), files)
+        of_files = collect_errors(lambda file: read_records(file, options), files)
         return [("", joined(map(Table.of_records, of_files.values())))]
     reports: dict[Path, tuple[str, Any]] = collect_errors(lambda file: make_report([file], options), files)
     if len(reports) > 1 and options.format in FOR_PROGRAMS:
@@ -126,7 +127,7 @@ def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table
         from transformer_pl.search.table import search_report  # Optuna and torch take seconds
 
         of_grids = f"is for the rows of a grid, but {files[0]} searches"
-        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort"], of_grids)
+        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort", "against"], of_grids)
         sweep, table, draw_page = search_report(files[0], contents[0], options)
     else:
         sweep, table, draw_page = _grid_report(files, contents, options)
@@ -171,6 +172,9 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
         _, looked_at = as_seen(*grids[0], sweep_folder(sweep, options))
     rows, about = rows_and_about(grids, choice, notes, looked_at)
 
+    if options.against:
+        return _against(sweep, make_table(rows, about), files, contents, options)
+
     def draw_page(folder: Path, title: str, table: Table) -> None:
         from transformer_pl.report.page import write_page
 
@@ -183,7 +187,28 @@ def _grid_report(files: Sequence[Path], contents: Sequence[dict[str, Any]], opti
     return sweep, make_table(rows, about), draw_page
 
 
-def trial_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
+def _against(
+    sweep: Sweep, table: Table, files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport
+) -> Report:
+    """What the table of a sweep says of that at another scale."""
+    from transformer_pl.table.scales import scales_table
+
+    first, second = (Path(scale).stem for scale in (sweep.scale, str(options.against)))
+    if first == second:
+        raise InputError(f"--against {options.against}: must be another scale than that of the table; choose one")
+    _, other, _ = _grid_report(files, contents, replace(options, scale=options.against, against=None))
+
+    def draw_page(folder: Path, title: str, made: Table) -> None:
+        from transformer_pl.table.figures import scales
+        from transformer_pl.table.html import write_html
+
+        write_html(folder, title, made, {"scales": scales(table.contrasts, other.contrasts, (first, second))})
+
+    sweep = sweep._replace(name=f"{sweep.name}-against-{second}")
+    return sweep, scales_table(table.contrasts, other.contrasts, (first, second)), draw_page
+
+
+def read_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
     """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
 
     planned: whether trials may be missing; if tries of --retune are missing, the records are those of the tries. Raises

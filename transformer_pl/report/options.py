@@ -87,6 +87,10 @@ class SweepReport(TableChoice, TableOptions):
     together: bool = printed(
         "one table of several files with the same base, with one correction for all of their rows", default=False
     )
+    against: str | None = printed(
+        "another scale: what the differences at this one say of those at that one, in place of the usual table",
+        metavar="SCALE",
+    )
     wandb: bool = printed(
         "also write the page, and send the table and its figures to W&B, as the sweep command does when it ends",
         default=False,
@@ -103,7 +107,8 @@ class SweepReport(TableChoice, TableOptions):
             raise InputError("--trials: is for --format csv or json, which is not given; leave it out")
         of_table = ["rows", "sort", "wandb"]
         unused = {"together": ["rows", "trials"], "pairs": of_table, "factors": of_table}
-        unused |= {"trials": [*of_table, "columns", "margin", "pairs", "factors"]}
+        unused |= {"against": ["wandb", "margin", "pairs", "factors", "together"]}
+        unused |= {"trials": ["against", *of_table, "columns", "margin", "pairs", "factors"]}
         for kind, others in unused.items():
             if getattr(self, kind):
                 refuse_options(self, others, f"is not for --{kind}")

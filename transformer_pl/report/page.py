@@ -24,7 +24,6 @@ from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, shown_text, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
-from transformer_pl.trials.trial import Trial
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # sentences whose attention is shown
@@ -49,7 +48,7 @@ def write_page(
     comment: what the page says of the sweep where plan.json, which keeps the comment of its file, is not here.
     """
     if drawings is None:
-        drawings = sweep_plots(table, rows)
+        drawings = draw_sweep_plots(table)
     if shown is None:
         shown = [(row.shown_name, next(iter(_finished(row)))) for row in rows if any(_finished(row))]
     shown = sorted(shown, key=lambda one: not same_row(one[1].config, base))
@@ -67,19 +66,8 @@ def write_page(
     )
 
 
-def sweep_plots(table: Table, rows: Sequence[Row]) -> dict[str, Drawing]:
-    """The figures of a grid. rows: with their trials."""
-    return draw_sweep_plots(table, [[_perplexities(one.trial) for one in _finished(row)] for row in rows])
-
-
 def _finished(row: Row) -> list[PlannedTrial]:
     return [planned for planned in row.trials if planned.trial.result()]
-
-
-def _perplexities(trial: Trial) -> dict[int, float]:
-    """The perplexity of each validation during the training, by step."""
-    lines = [line for line in trial.metrics() if "val/ppl" in line and line.get("kind") != "final"]
-    return {line["step"]: line["val/ppl"] for line in lines}
 
 
 def _trial(base: Config, planned_trial: PlannedTrial) -> dict[str, Any]:

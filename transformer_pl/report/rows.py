@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_pl.config import CORPUS, SIZE_NAMES, Config, nominal_sizes
+from transformer_pl.config import CORPUS, SIZE_NAMES, Config, custom_components, nominal_sizes, sizes
+from transformer_pl.config.components import build
+from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import InputError
@@ -26,6 +28,7 @@ from transformer_pl.trials.trial import Trial
 
 Grid = tuple[Sweep, Sequence[PlannedTrial]]
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
+TRIED_STEPS = 50  # at which learning rates of a longer and a shorter training are compared
 
 
 class Metric(NamedTuple):
@@ -99,6 +102,8 @@ def read_row(
         scored_steps=[result.scored_step for result in done],
         is_selected=config.decode.select != "last",
         ending=convergence.mean_convergence([*map(convergence.trial_convergence, trials)]),
+        losses=[result.losses for result in done],
+        ends_anywhere=_ends_anywhere(config),
         exempt=exemptions(done),
         printed=printed,
         sentences=sentences,
@@ -115,6 +120,18 @@ def _values(done: Sequence[Result]) -> dict[str, list[float]]:
     """By metric, the value of each seed that has it."""
     metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
     return {name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics}
+
+
+def _ends_anywhere(config: Config) -> bool:
+    """Whether the learning rate of each step is the same in a training of half the steps."""
+    if "schedule" not in custom_components(config.optim):
+        return True  # equation (3); its class needs torch
+    rates, half = [], max(1, config.steps // 2)
+    for steps in (config.steps, half):
+        optim = config.optim.model_copy(update={"max_steps": steps, "duration": 1.0})
+        schedule = build(optim.schedule, sizes(config.model, config.data.vocab_size), optim)
+        rates.append([float(schedule(1 + step)) for step in evenly_spaced(half, TRIED_STEPS)])
+    return rates[0] == rates[1]
 
 
 def _speed(done: Sequence[Result]) -> tuple[float, float] | None:

@@ -81,6 +81,13 @@ def interval(estimate: Estimate | None, measure: Measure, sign: str = "") -> str
     return " to ".join(number(end, form) for end in estimate.interval())
 
 
+def ratio_interval(contrast: Contrast) -> str:
+    """The two ends of the interval of a ratio, whose logarithm the contrast has."""
+    if contrast.estimate is None:
+        return ""
+    return " to ".join(number(math.exp(end), f".{contrast.measure.digits}f") for end in contrast.estimate.interval())
+
+
 def row_interval(contrast: Contrast) -> str:
     return interval(contrast.mean, contrast.measure)
 

@@ -4,13 +4,14 @@ A new column is a line here: terminal, Markdown, LaTeX, the page, CSV and JSON p
 is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from transformer_pl.table import cells
 from transformer_pl.table.cells import number
-from transformer_pl.table.formats import Column
+from transformer_pl.table.formats import ON_REQUEST, Column
 from transformer_pl.table.rows import (
     ALPHA,
     SETS,
@@ -23,6 +24,7 @@ from transformer_pl.table.rows import (
     difference,
     standard_deviation,
 )
+from transformer_pl.table.steps import FLOPS, STEPS
 
 Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
 STAR, DAGGER = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
@@ -78,6 +80,7 @@ def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list
         *(_settings(rows, about.setting_names) if about.shows_settings else ()),
         *_of_training(rows, contrasts, about),
     ]
+    columns += [one for measure in (STEPS, FLOPS) for one in _of_steps(measure, contrasts.get(measure.key, ()))]
     for place, measure in enumerate(about.measures):
         columns += _of_measure(measure, contrasts[measure.key], about, 10 * place)
     columns += [*_printed(rows, about), *_for_programs(rows, contrasts, about)]
@@ -120,6 +123,33 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> lis
         meaning = "The step whose weights are scored: the mean over seeds."
         columns.append(column(rows, "step", "scored_step", "scored_step", ",.0f", meaning, 7))
     return columns
+
+
+def _of_steps(measure: Measure, of: Sequence[Contrast]) -> list[Column]:
+    """How fast the loss of rows is base's, beside base; nothing where it is known of no row."""
+    if all(one.difference is None for one in of):
+        return []
+    what, page = (measure.title.partition(" ")[0], 8 if measure is FLOPS else 7)
+    meaning = f"{what} until the row's validation loss is the last one of base, as a share of what base needs: below 1 "
+    meaning += "is faster. A row that never gets there is compared at its own last loss."
+    interval = "The 95 % interval is for this row alone, over seeds of the row and of base."
+
+    def put(heading: str, ending: str, path: str, text: Any = "", meaning: str = "", below: bool = False) -> Column:
+        key, value = f"{measure.key}{ending}", partial(_exp, path)
+        return column(of, heading, key, value, text, meaning, ON_REQUEST, page, below)
+
+    low, high = "estimate.low", "estimate.high"
+    return [
+        put(measure.title, "", "difference", ".2f", meaning),
+        put(f"{measure.title} 95 %", ".low", low, cells.ratio_interval, interval, below=True),
+        put("", ".high", high),
+    ]
+
+
+def _exp(path: str, contrast: Contrast) -> float | None:
+    """What the logarithm at this path is of."""
+    value = _attribute(contrast, path)
+    return None if value is None else math.exp(value)
 
 
 def _further_metrics(about: About) -> list[tuple[str, str, str, int | None]]:

@@ -3,7 +3,7 @@
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 
 from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Contrast, PrintedTable
+from transformer_pl.table.scales import LEAST_HELD, at_both, left_one_out
+from transformer_pl.table.statistics import predict
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart. Colours and markers change first from row to row, then the style of lines.
@@ -40,8 +42,16 @@ matplotlib.rcParams.update(
 
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-CURVES = "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights."
+HIGHEST_LOSS = 700.0  # nats per token: the perplexity of a higher one overflows
+CURVES = (
+    "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights. A curve "
+    "that crosses the dotted line has reached base's last loss."
+)
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
+SCALES = (
+    "Filled: p < 0.05 at the first scale. Line and band, if there are some: the prediction for one more row, with its "
+    "95 % interval."
+)
 DIFFERENCES = (
     "Where an interval crosses zero, the row may be better or worse than base. A dot is one seed, as its difference "
     "from base's mean. An arrow ends an interval that reaches beyond the picture."
@@ -63,12 +73,12 @@ def save(figure: Figure, path: Path) -> Path:
     return path.with_suffix(".svg")
 
 
-def draw_sweep_plots(table: Table, perplexities: Sequence[Sequence[Mapping[int, float]]]) -> dict[str, Drawing]:
-    """Draw the figures of a sweep, by file name, as far as its results allow. perplexities: as for `curves`."""
+def draw_sweep_plots(table: Table) -> dict[str, Drawing]:
+    """Draw the figures of a sweep, by file name, as far as its results allow."""
     contrasts = table.contrasts
     drawings = {
         "differences": forest(contrasts, table.printed),
-        "curves_steps": curves(contrasts, perplexities),
+        "curves_steps": curves(contrasts),
         "front_params": front(contrasts, "params", "parameters"),
         "front_flops": front(contrasts, "flops", "training FLOPs"),
     }
@@ -117,13 +127,13 @@ def _show_usual(axes: Axes, contrasts: Sequence[Contrast], values: Sequence[floa
     axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
 
 
-def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mapping[int, float]]]) -> Drawing | None:
+def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    perplexities: of every row for each finished seed, by step; a row whose seeds share no step is left out. The final
-    value is a star. None where nothing is known.
+    A row whose seeds share no step is left out. The final value is a star. A line shows base's last value: where a
+    curve crosses it, the row has reached base's loss. None where nothing is known.
     """
-    known = [(one.row, [seed for seed in seeds if seed]) for one, seeds in zip(contrasts, perplexities, strict=True)]
+    known = [(one.row, [seed for seed in one.row.losses if seed]) for one in contrasts]
     drawn = [(row, by_seed) for row, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
     if not drawn:
         return None
@@ -132,13 +142,15 @@ def curves(contrasts: Sequence[Contrast], perplexities: Sequence[Sequence[Mappin
     for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
         final, end = fmean(row.values["val/ppl"]), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
-        y = np.array([[seed[step] for step in common] for seed in by_seed])
+        y = np.exp([[min(seed[step], HIGHEST_LOSS) for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
         highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
         label = break_name(f"{row.shown_name}: {final:.2f}")
         axes.plot(
             common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
         )
+        if row.is_base:
+            axes.axhline(y.mean(0)[-1], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         if len(y) > 1:
             axes.fill_between(common, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(end, final, "*", color=look["color"], markersize=8)
@@ -179,6 +191,28 @@ def front(contrasts: Sequence[Contrast], cost: str, unit: str) -> Drawing | None
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     axes.legend(**BESIDE)
     return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
+
+
+def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str, str]) -> Drawing:
+    """The differences from base at two scales, and the line by which the second are predicted. names: of the scales."""
+    points = {one.row.shown_name: (one, other) for one, other in at_both(here, there)}
+    x, y = np.array([[one.difference for one in pair] for pair in points.values()], float).T
+    figure, axes = _axes_beside_names([*points])
+    axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+    axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+    if left_one_out(x, y)[1] >= LEAST_HELD * len(x):
+        at = np.linspace(x.min(), x.max(), 50)
+        line = np.array([[one.value, *one.interval()] for one in (predict(x, y, place) for place in at)]).T
+        axes.plot(at, line[0], color="0.6", linewidth=0.8, zorder=0)
+        axes.fill_between(at, *line[1:], color="0.6", alpha=0.15, linewidth=0)
+    for i, ((name, (one, _)), look) in enumerate(zip(points.items(), itertools.cycle(LOOKS), strict=False)):
+        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if one.is_found else "white"}
+        axes.plot(x[i], y[i], markersize=5, label=break_name(f"{i + 1}  {name}"), **look)
+        axes.annotate(str(i + 1), (x[i], y[i]), (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
+    first, second = (f"{here[0].measure.title} at {name}, difference from base" for name in names)
+    axes.set(xlabel=first, ylabel=second)
+    axes.legend(**BESIDE)
+    return Drawing("Differences at two scales", figure, SCALES)
 
 
 def break_name(name: str) -> str:

@@ -24,6 +24,7 @@ from transformer_pl.runtime.terminal import UNBROKEN, plain
 LEGEND = "What the columns mean: report.html (--format html)."  # the note for those who have the page
 LATEX_WIDTH = 100  # characters of a line of a table, which fit a page in small print
 LATEX_NAME = 34  # characters of a line of a row's name in LaTeX
+ON_REQUEST = -1  # the rank of a column that text has only where --columns names it; the page always has it
 NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones take several lines
 
 
@@ -31,7 +32,8 @@ class Column(NamedTuple):
     """A column of a table: cells for people, values for programs, or both.
 
     page: its place on the page, from the left; None: shown only on demand. A column that is `below` stands in small
-    print below the one before it. drop_rank: a terminal that is too narrow drops columns by rank, 0 first; None: never.
+    print below the one before it. drop_rank: a terminal that is too narrow drops columns by rank, 0 first; None: never;
+    see ON_REQUEST, too.
     """
 
     name: str = ""  # the heading; empty: for programs alone
@@ -71,6 +73,11 @@ class Table(NamedTuple):
         """The columns for people."""
         return [column for column in self.all_columns if column.name and any(column.cells)]
 
+    @property
+    def _in_text(self) -> list[Column]:
+        """The columns of text, which has no room for those on request."""
+        return [column for column in self.columns if column.drop_rank != ON_REQUEST]
+
     def chosen(self, names: Sequence[str]) -> "Table":
         """The table with these columns for people, in this order. Raises an InputError for unknown ones."""
         known = {column.name: column for column in self.columns}
@@ -97,12 +104,12 @@ class Table(NamedTuple):
 
         Columns are dropped by their rank until the others fit. A note names those that are hidden.
         """
-        console, shown, notes = Console(width=UNBROKEN), self.columns, list(self.notes)
-        for last in sorted({column.drop_rank for column in self.columns if column.drop_rank is not None}):
+        console, shown, notes = Console(width=UNBROKEN), self._in_text, list(self.notes)
+        for last in sorted({column.drop_rank for column in shown if column.drop_rank is not None}):
             if console.measure(_grid(shown, self.headings)).minimum <= width:
                 break
             shown = [column for column in shown if column.drop_rank is None or column.drop_rank > last]
-        if hidden := [column.name for column in self.columns if column not in shown]:
+        if hidden := [column.name for column in self._in_text if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
         lines: list[RenderableType] = [
             *map(Text, self.opening),
@@ -115,7 +122,7 @@ class Table(NamedTuple):
         """A Markdown table with the notes as a list below it."""
         columns = [
             [_markdown(column.name), "-:" if place else ":-", *map(_markdown, column.cells)]
-            for place, column in enumerate(self.columns)
+            for place, column in enumerate(self._in_text)
         ]
         table = [f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True)]
         for place, heading in sorted(self.headings.items(), reverse=True):
@@ -136,7 +143,7 @@ class Table(NamedTuple):
         A table that is wider than a column of two takes both. label: its name for \\ref, after `tab:`. caption: its
         caption; None: summary and notes.
         """
-        columns = self.columns
+        columns = self._in_text
         for last in sorted({column.drop_rank for column in columns if column.drop_rank is not None}):
             if _latex_width(columns) <= LATEX_WIDTH:
                 break

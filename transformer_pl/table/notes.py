@@ -10,8 +10,9 @@ from typing import Any
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, digits, number, unmeasured, verdict
 from transformer_pl.table.formats import LEGEND
-from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, PrintedTable, Row
+from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, PrintedTable, Row, base_of
 from transformer_pl.table.statistics import POWER, Estimate, rank_correlation
+from transformer_pl.table.steps import STEPS, why_unknown
 
 FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
@@ -122,6 +123,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
         ),
         (several if len(about.measures) > 1 else "", _looks_note(main, about)),
         (_convergence_note(rows) if about.loss else "", _selected_note(rows, about.split)),
+        (_steps_note(contrasts.get(STEPS.key, ()), base_of(rows, about.measures[0])),),
         (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
@@ -208,6 +210,20 @@ def _convergence_note(rows: Sequence[Row]) -> str:
     elif known:
         note += f"All {'rows' if len(finished) == len(rows) else 'finished rows'} had converged."
     return note.rstrip()
+
+
+def _steps_note(contrasts: Sequence[Contrast], base: Row | None) -> str:
+    """Why the steps to base's loss of some rows are not known; empty if those of base are not."""
+    if base is None or not any(base.losses):
+        return ""
+    others = [one for one in contrasts if one.row is not base and one.row.values]
+    reasons: dict[str, list[str]] = {}
+    for one in others:
+        if one.difference is None:
+            why = why_unknown(one.row, base) or "the losses do not meet between two validations"
+            reasons.setdefault(why, []).append(one.row.title)
+    named = {why: "any row" if len(rows) == len(others) else ", ".join(rows) for why, rows in reasons.items()}
+    return " ".join(f"No {STEPS.title} for {rows}: {why}." for why, rows in named.items())
 
 
 def _spread_note(contrasts: Sequence[Contrast]) -> str:

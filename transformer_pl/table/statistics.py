@@ -414,9 +414,25 @@ def found_by_plan(
     return Estimate(0, tuple(parts), 0, t_freedom, level or 1 - (1 - LEVEL) / rows).detectable
 
 
-def rank_correlation(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, tuple[float, float]]:
+def rank_correlation(
+    ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray
+) -> tuple[float, tuple[float, float]]:
     """Spearman's rank correlation of at least four pairs, and its 95 % interval (Bonett and Wright 2000)."""
     r = float(stats.spearmanr(ours, theirs).statistic)
     half_width = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt((1 + r**2 / 2) / (len(ours) - 3))
     low, high = np.tanh(np.arctanh(np.clip(r, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
     return r, (float(low), float(high))
+
+
+def predict(x: np.ndarray, y: np.ndarray, at: float) -> Estimate:
+    """The y of one more point, by the least-squares line through at least three points (x, y) that differ in x.
+
+    The points scatter about the line, by s^2 with n - 2 degrees of freedom, and the new one as they do:
+
+        Var = s^2 (1 + 1/n + (at - mean x)^2 / sum (x - mean x)^2).
+    """
+    n, line, centred = len(x), stats.linregress(x, y), x - x.mean()
+    residuals = y - line.intercept - line.slope * x
+    distance = (at - x.mean()) ** 2 / (centred @ centred)
+    variance = residuals @ residuals / (n - 2) * (1 + 1 / n + distance)
+    return Estimate(float(line.intercept + line.slope * at), (), float(variance), n - 2)

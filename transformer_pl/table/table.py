@@ -37,6 +37,7 @@ from transformer_pl.table.statistics import (
     seed_prior,
     shares_weights,
 )
+from transformer_pl.table.steps import steps_contrasts
 
 
 def compare(rows: Sequence[Row], measure: Measure, base: Row | None, level: float = LEVEL) -> list[Contrast]:
@@ -171,6 +172,7 @@ def make_table(rows: Sequence[Row], about: About) -> Table:
         measure.key: _compare_as_seen(rows, measure, base, looked_at) if looked_at else compare(rows, measure, base)
         for measure in measures
     }
+    contrasts |= steps_contrasts(rows, base) if about.loss else {}
     said = [summary(contrasts[measure.key], name_of_base(rows)) for measure in about.measures]
     return Table(
         all_columns(rows, contrasts, about),

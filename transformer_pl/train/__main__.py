@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from transformer_pl.train.devices import is_first_rank, join_world
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
 from transformer_pl.trials.trial_config import check_match, trial_config
-from transformer_pl.trials.trial_run import Checked, TrialRun, identify
+from transformer_pl.trials.trial_run import TrialRun, identify
 
 EXAMPLES = """\
 examples:
@@ -74,31 +74,33 @@ def train(options: TrainOptions) -> int:
     config = trial_config(levels)
     check_writable(options.runs / "trials")
     row, corpus = os.environ.get(ROW, row), open_corpus(config.data)
-    run = TrialRun(config, options.runs, scale, row, corpus, *identify(config, corpus, options.runs, row))
+    run = TrialRun(
+        config, options.runs, scale, row, corpus, *identify(config, corpus, options.runs, row), options.rerun
+    )
     if os.environ.get(TRIAL, run.identity.trial) != run.identity.trial:
         raise InputError(
             f"{run.trial.folder.name}: must be the trial that the sweep has planned, but its dataset or the code of "
             "its components has changed since; run the sweep again"
         )
-    if options.rerun or run.trial.needs_training():
-        checked = _check(run)
+    if run.rerun or run.trial.needs_training():
+        run = _check(run)
         if unmatched.optim.match == "flops":
-            check_match([(row, checked.passes)])
+            check_match([(row, run.passes)])
         if not sys.modules.get("lightning"):  # not yet: that takes seconds
             print(plain(f"{run.trial.folder}: importing torch"), flush=True)
         from transformer_pl.train.one_trial import train_trial
 
-        if (code := train_trial(run, options.rerun, checked)) is not None:
+        if (code := train_trial(run)) is not None:
             return code
     return _report_ended(run)
 
 
-def _check(run: TrialRun) -> Checked:
-    """Check all parts: once, on the first rank. Raises an InputError."""
+def _check(run: TrialRun) -> TrialRun:
+    """The run with what the checks of its parts have found, once, on the first rank. Raises an InputError."""
     if not is_first_rank():
-        return Checked()
+        return run
     (found,) = check_all([run.config], run.runs, on_check=lambda what: print(plain(f"checking {what}"), flush=True))
-    return Checked(found.exempt, found.passes)
+    return replace(run, exempt=found.exempt, passes=found.passes)
 
 
 def read_argv(argv: list[str]) -> TrainOptions:

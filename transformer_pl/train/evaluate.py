@@ -31,7 +31,7 @@ from transformer_pl.trials.trial_run import check_code
 
 POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
 LONGEST = 2**12  # source tokens that the length of a translation grows with: one of a whole book ends, too
-EXAMPLES = 20  # validation sentences whose translations W&B shows
+SHOWN_SENTENCES = 20  # validation sentences whose translations W&B shows
 
 
 class Likelihood(NamedTuple):
@@ -137,7 +137,7 @@ def shown_text(prepared: Prepared) -> tuple[list[str], list[str]]:
     """
     if prepared.longest is None:
         return prepared.text("val")
-    documents, pieces = prepared.text("val")[1][:EXAMPLES], prepared.split("val").target
+    documents, pieces = prepared.text("val")[1][:SHOWN_SENTENCES], prepared.split("val").target
     first, counts = np.unique(pieces.sentence, return_index=True, return_counts=True)[1:]
     for i in range(len(documents)):
         if counts[i] > 1:
@@ -260,7 +260,7 @@ def _translated(
     )
     first = len(splits[0].source)
     lines = zip(*prepared.text("val"), translations[:first], strict=True)
-    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:EXAMPLES]]
+    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:SHOWN_SENTENCES]]
     return {"val": translations[:first], "test": translations[first:]}, examples
 
 

@@ -190,13 +190,13 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     return trainer
 
 
-def trained_elsewhere(run: TrialRun, rerun: bool) -> FinishedTrial | None:
+def trained_elsewhere(run: TrialRun) -> FinishedTrial | None:
     """The finished trial whose weights this one can use, because the two differ in decoding alone.
 
     None where there is no such trial whose files can be read, where this one has begun to train, or where it is to be
     trained again.
     """
-    if rerun or (run.trial.folder / "checkpoints").exists():
+    if run.rerun or (run.trial.folder / "checkpoints").exists():
         return None
     for finished in finished_trials(run.runs):
         same_weights = finished.result.weights_id == run.identity.weights and finished.result.id != run.identity.trial

@@ -24,17 +24,17 @@ from transformer_pl.train import fit
 from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import TrialLogger, trial_logger, user_loggers
-from transformer_pl.trials.convergence import convergence
+from transformer_pl.trials.convergence import convergence, validation_losses
 from transformer_pl.trials.flops import share_of_peak, training_costs
 from transformer_pl.trials.lock import LockLost
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.result import Result
-from transformer_pl.trials.trial_run import Checked, TrialRun
+from transformer_pl.trials.trial_run import TrialRun
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 
 
-def train_trial(run: TrialRun, rerun: bool, checked: Checked) -> int | None:
+def train_trial(run: TrialRun) -> int | None:
     """Train and evaluate a trial, record how it ended, and return the exit code.
 
     Returns None if another process has ended the trial meanwhile.
@@ -44,20 +44,20 @@ def train_trial(run: TrialRun, rerun: bool, checked: Checked) -> int | None:
         prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
     fit.start_libraries()
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
-        return _help_to_train(run, prepared, rerun)
+        return _help_to_train(run, prepared)
     trial = run.trial
     check_writable(trial.folder.parent)  # the dataset may have filled the disk
     with trial.lock.hold():
-        if not rerun and not trial.needs_training():  # another process had it until now
+        if not run.rerun and not trial.needs_training():  # another process had it until now
             return None
         with logged(trial.log):
-            return _train_and_record(run, prepared, rerun, checked)
+            return _train_and_record(run, prepared)
 
 
-def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
+def _help_to_train(run: TrialRun, prepared: Prepared) -> int:
     """What a process does that is not rank 0: it trains along, unless rank 0 reuses the weights of another trial."""
     fit.use_threads(run.config, run.trial)
-    if not fit.trained_elsewhere(run, rerun):
+    if not fit.trained_elsewhere(run):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
         with suppress(Stopped, Diverged):
             logger = TrialLogger(run.trial.folder, run.config.steps, others=user_loggers(run))
@@ -65,15 +65,15 @@ def _help_to_train(run: TrialRun, prepared: Prepared, rerun: bool) -> int:
     return 0
 
 
-def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> int:
+def _train_and_record(run: TrialRun, prepared: Prepared) -> int:
     """Train and evaluate a trial that this process has the lock of, record how it ended, and return the exit code."""
     trial = run.trial
     try:
-        if rerun and not trial.needs_training():
+        if run.rerun and not trial.needs_training():
             trial.clear()
         trial.set_status("running")
         with component_code():
-            result = train_and_evaluate(run, prepared, rerun, checked)
+            result = train_and_evaluate(run, prepared)
     except Stopped:
         with suppress(OSError):  # a full disk must not change the exit code
             trial.set_status("stopped")
@@ -103,11 +103,11 @@ def _train_and_record(run: TrialRun, prepared: Prepared, rerun: bool, checked: C
     return 0
 
 
-def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: Checked) -> Result:
+def train_and_evaluate(run: TrialRun, prepared: Prepared) -> Result:
     """Train a trial (see `fit_and_test`) or reuse weights, evaluate it, write and return its result."""
     started, config, trial = time.perf_counter(), run.config, run.trial
     _record_beginning(run, prepared)
-    earlier = fit.trained_elsewhere(run, rerun)
+    earlier = fit.trained_elsewhere(run)
     with trial_logger(run) as (logger, wandb):
         evaluation: Evaluation | None
         if earlier:
@@ -120,7 +120,8 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
         lines = trial.metrics()
         if sampled := [line[sample] for line in lines if sample in line and line["step"] <= fitted.scored]:
             metrics[sample] = sampled[-1]
-        converged = convergence(lines, steps)
+        losses = validation_losses(lines)
+        converged = convergence(losses, steps)
         [cost] = training_costs([(config, prepared.mean_lengths)])
         rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
         rate = sum(rates) / len(rates) if rates else None
@@ -143,12 +144,13 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared, rerun: bool, checked: 
             steps=steps,
             best_step=None if fitted.scored == steps else fitted.scored,
             stopped_early=steps < config.steps,
-            flops=cost.flops * checked.passes * (steps / config.steps),
+            flops=cost.flops * run.passes * (steps / config.steps),
             tokens_per_s=rate and round(rate, 1),
             of_peak=rate and share_of_peak(config, cost, prepared.mean_lengths, rate, fit.gpu_names(config)),
             wall_s=round(fitted.earlier_s + time.perf_counter() - started, 1),
-            exempt=checked.exempt,
+            exempt=run.exempt,
             convergence=converged and converged.as_record(),
+            losses=infinite_as_null(losses),
             vocabulary=value_digest(prepared.tokenizer.vocabulary()),
             finished=time.strftime("%Y-%m-%d %H:%M:%S"),
         )

@@ -55,19 +55,20 @@ class Convergence(NamedTuple):
         return -math.expm1(-self.fall)
 
 
-def convergence(lines: Iterable[Mapping[str, Any]], steps: int) -> Convergence | None:
+def validation_losses(lines: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """The loss of each validation during a training, by step. lines: those of the metrics file."""
+    return {line["step"]: line["val/loss"] for line in lines if "val/loss" in line and line["kind"] == "validation"}
+
+
+def convergence(losses: Mapping[int, float], steps: int) -> Convergence | None:
     """How far the loss of a training still fell at its end; None where that is not known.
 
     It is not known with fewer than two validations in the last two fifths, or with an infinite loss there.
 
-    lines: those of the metrics file.
+    losses: of each validation, by step.
     steps: how many steps the model was trained.
     """
-    late = {
-        line["step"]: line["val/loss"]
-        for line in lines
-        if "val/loss" in line and line["kind"] == "validation" and steps - line["step"] < FITTED * steps + 0.5
-    }
+    late = {step: loss for step, loss in losses.items() if steps - step < FITTED * steps + 0.5}
     if len(late) < 2 or not all(map(math.isfinite, late.values())):
         return None
     x, y = [math.log(step) for step in late], list(late.values())

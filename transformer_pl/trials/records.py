@@ -26,7 +26,7 @@ def finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not abs(value) < HUGE else value
 
 
-def infinite_as_null(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def infinite_as_null(metrics: Mapping[Any, Any]) -> dict[Any, Any]:
     """Metrics as JSON stores them."""
     return {name: finite_or_none(value) for name, value in metrics.items()}
 

@@ -54,6 +54,7 @@ class Result(BaseModel):
     wall_s: Amount
     exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
     convergence: ConvergenceRecord | None = None  # None: not known
+    losses: dict[Natural, Metric] = {}  # of each validation during the training, by step; empty: not known
     vocabulary: str = ""  # a digest of the tokens: only perplexities of the same ones can be compared; empty: not known
     finished: str = ""  # date and time
 

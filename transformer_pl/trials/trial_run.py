@@ -3,9 +3,9 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_pl.config import (
     COMPONENTS,
@@ -73,13 +73,6 @@ def _weights_of_teachers(config: Config, runs: Path) -> dict[str, str]:
     return {name: content_digest(file) for name, file in files.items() if file.is_file()}
 
 
-class Checked(NamedTuple):
-    """What the checks before a training have found."""
-
-    exempt: dict[str, dict[str, str]] = {}  # by the path of a component: the properties that it breaks, and why
-    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
-
-
 @dataclass(frozen=True)
 class TrialRun:
     """A trial as the train command works on it."""
@@ -91,6 +84,11 @@ class TrialRun:
     corpus: Corpus
     identity: Identity
     trial: Trial
+    rerun: bool = False  # whether it is trained again if it has ended
+
+    # What the checks before a training have found
+    exempt: dict[str, dict[str, str]] = field(default_factory=dict)  # by a component's path: what it breaks, and why
+    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
 
     @property
     def name(self) -> str:
