@@ -9,7 +9,7 @@ LINES = [
     "grid.yaml",
     "a/grid.yaml --scale multi30k --seeds 1,2 --set model.h=4 optim.warmup=1e2 --runs other --paper --plan",
     "grid.yaml --retune optim.lr_scale,optim.warmup --budget 3 --no-paper --parallel 2 --rerun --worker",
-    "grid.yaml --launcher slurm --slurm options.yaml --parallel 5",
+    "grid.yaml --launcher slurm --slurm options.yaml --parallel 5 --devices 2 --per-device 16",
     "search.yaml --devices 3 --per-device 2 --sampler tpe n_startup_trials=5 --pruner none --storage sqlite:///a.db",
 ]
 

@@ -18,8 +18,7 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.options import read_options
-from transformer_pl.sweep.slurm import array_script
-from transformer_pl.sweep.slurm import read_options as read_slurm_options
+from transformer_pl.sweep.slurm import array_script, read_site
 from transformer_pl.trials.trial import Trial
 
 SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
@@ -32,9 +31,9 @@ def environment(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "sweep"))
 
 
-def sweep(grid, runs, *words):
+def sweep(grid, runs, *words, **site):
     """Run the sweep command on the login node, in an environment that SLURM's programs know."""
-    (grid.parent / "slurm.yaml").write_text("partition: low\ntime: 10\n")
+    (grid.parent / "slurm.yaml").write_text(yaml.safe_dump({"partition": "low", "time": 10} | site))
     options = ["--launcher", "slurm", "--slurm", grid.parent / "slurm.yaml", "--runs", runs, *words]
     done = command("sweep", grid, *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -74,12 +73,16 @@ def test_the_time_of_a_plan_is_that_of_so_many_workers(tmp_path):
         ({"gres": ["gpu:1", "gpu:2"]}, "gres"),
         ({"comment": "a\ntouch r"}, "--comment"),
         ({"comment": "a\x1b[2J"}, "--comment"),
+        ({"setup": ["module load cuda"]}, "setup"),
+        ({"setup": "module load\x00"}, "setup"),
+        ({"python": "python\ntouch r"}, "python"),
+        ({"python": None}, "python"),
     ],
 )
 def test_what_is_no_option_of_sbatch_is_refused(tmp_path, options, named):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(options))
     with pytest.raises(InputError, match=named):
-        array_script(tmp_path, read_slurm_options(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+        array_script(tmp_path, read_site(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
 
 
 def test_a_folder_whose_name_has_several_lines_is_refused(tmp_path):
@@ -94,7 +97,7 @@ ODD = ["two  words", "it's", '"', "a # b", "\\", "\\'", "a\\nb", "$(touch r)", "
 @pytest.mark.parametrize("value", ODD)
 def test_every_option_is_one_line_of_the_script(tmp_path, value):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "gpus": 1, "exclusive": True}))
-    script = array_script(tmp_path / "a b" / "s@c d", read_slurm_options(tmp_path / "slurm.yaml"), 2, ["grid.yaml"])
+    script = array_script(tmp_path / "a b" / "s@c d", read_site(tmp_path / "slurm.yaml"), 2, ["grid.yaml"])
     head, _, body = script.partition("\n\n")
     lines = head.splitlines()[1:]
     assert all(line.startswith("#SBATCH --") for line in lines) and value not in (body, *body.splitlines())
@@ -103,7 +106,7 @@ def test_every_option_is_one_line_of_the_script(tmp_path, value):
 
 def test_a_flag_that_is_false_is_left_out_and_one_without_a_value_is_not(tmp_path):
     (tmp_path / "slurm.yaml").write_text("exclusive: false\ncontiguous: true\nverbose:\nspread-job: null\n")
-    assert read_slurm_options(tmp_path / "slurm.yaml") == {"contiguous": None, "verbose": None, "spread-job": None}
+    assert read_site(tmp_path / "slurm.yaml").options == {"contiguous": None, "verbose": None, "spread-job": None}
 
 
 @pytest.mark.slow
@@ -111,7 +114,7 @@ def test_a_flag_that_is_false_is_left_out_and_one_without_a_value_is_not(tmp_pat
 def test_sbatch_reads_every_value_as_it_was_written(cluster, tmp_path, value):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "contiguous": True, "hold": None}))
     (tmp_path / "a b").mkdir()
-    script = array_script(tmp_path / "a b" / "s@c d", read_slurm_options(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+    script = array_script(tmp_path / "a b" / "s@c d", read_site(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
     (tmp_path / "array.sh").write_text(script)
     job = cluster.run("sbatch", "--parsable", str(tmp_path / "array.sh")).strip()
     shown = cluster.run("scontrol", "show", "job", job)
@@ -133,10 +136,14 @@ def reference(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference):
+def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference, monkeypatch):
+    """As sites have it: the workers begin in another folder, with lines of bash and a Python of the site's own."""
     grid, runs = small_grid(tmp_path / "grid", ("base", "model.h=4")), tmp_path / "runs"
-    assert "4 trials" in sweep(grid, runs, "--parallel", "2")
+    site = {"chdir": "/tmp", "setup": "set -eu\necho in $PWD\nTO=there\n", "python": f"env GO=$TO {sys.executable}"}
+    monkeypatch.chdir(tmp_path)
+    assert "4 trials" in sweep(Path("grid/grid.yaml"), "runs", "--parallel", "2", "--devices", "1", **site)
     wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 300)
+    assert all(path.read_text().startswith("in /tmp\n") for path in runs.glob("sweeps/*/slurm/*.txt"))
     assert table(runs) == reference(grid)
     jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %T").splitlines()
     assert jobs.count("grid@demo COMPLETED") == 2, jobs

@@ -1,7 +1,8 @@
 """What the command does for a grid and for a search alike: train what a queue gives out, print and write the table."""
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from shlex import join, quote
 from typing import Any
@@ -9,19 +10,25 @@ from typing import Any
 from filelock import FileLock
 from rich.console import Console
 
-from transformer_pl.config import Config
+from transformer_pl.config import Config, Data
+from transformer_pl.config.levels import scale_names
 from transformer_pl.plan.options import TableOptions, other_table
 from transformer_pl.plan.queue import TrialQueue
 from transformer_pl.plan.sweep_file import leading_comment
 from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.files import check_writable, write_atomically, write_json
-from transformer_pl.runtime.terminal import say, table_width
+from transformer_pl.runtime.terminal import counted, say, table_width
+from transformer_pl.sweep.datasets import prepare_datasets
 from transformer_pl.sweep.launch import Launch
+from transformer_pl.sweep.launchers import LAUNCHERS
 from transformer_pl.sweep.local import Workers, divide_machine
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.progress import ProgressView
 from transformer_pl.table.formats import Table
+from transformer_pl.task import open_corpus
 from transformer_pl.train.wandb_run import is_disabled, link_runs
+
+MOST_WORKERS = 1000  # what clusters usually allow of a job array
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,34 @@ class SweepCommand:
         """This machine, divided among trials with these configs. Raises an InputError for what the machine lacks."""
         options, trainers = self.options, [config.trainer for config in configs]
         return divide_machine(trainers, trial_count, options.parallel, options.devices, options.per_device)
+
+    def worker_count(self, trial_count: int) -> int:
+        """How many workers a launcher starts for so many trials, of which --per-device share a GPU."""
+        needed = -(-trial_count // (self.options.per_device or 1))
+        return min(needed, self.options.parallel or MOST_WORKERS, MOST_WORKERS)
+
+    def submit(self, trial_count: int, datasets: Iterable[Data]) -> bool:
+        """Start workers for so many trials by --launcher, or with --plan print how. Returns whether the command ends.
+
+        With --launcher local it does nothing, and where nothing is left to train, it ends only with --plan. datasets:
+        of the trials; what is to be downloaded is prepared here, where the network is. Raises an InputError.
+        """
+        options, launcher = self.options, LAUNCHERS[self.options.launcher]
+        if launcher is None:
+            return False
+        file, count = getattr(options, options.launcher, None), self.worker_count(trial_count)
+        script = launcher.script_of(self.folder, file, max(1, count), words_of(_of_worker(options)))
+        if not count:
+            return options.plan
+        if options.plan:
+            say(self.console, f"would submit:\n{script}")
+            return True
+        remote = [data for data in dict.fromkeys(datasets) if not open_corpus(data).is_local]
+        prepare_datasets(remote, options.runs, self.console)
+        say(self.console, f"submitting {counted(count, 'worker')} to {options.launcher}")
+        say(self.console, launcher.submit(self.folder, script))
+        say(self.console, "the same command without --launcher prints the table, and trains here what is left")
+        return True
 
     def write_plan(self, plan: dict[str, Any]) -> None:
         """Write the plan.json of the sweep and its links to runs of W&B, or raise an InputError."""
@@ -109,3 +144,15 @@ class SweepCommand:
             say(self.console, f"W&B: kept offline; to upload: {upload}")
         say(self.console, f"next, {following or f'the table for a paper: {self.report} --format tex'}")
         return exit_code
+
+
+def _of_worker(options: SweepOptions) -> SweepOptions:
+    """The options of a worker: with absolute paths, as a launcher may let it begin in another folder."""
+    given = {stated.name: getattr(options, stated.name) for stated in fields(options)}
+    changed: dict[str, Any] = {name: value.absolute() for name, value in given.items() if isinstance(value, Path)}
+    changed |= dict.fromkeys(LAUNCHERS.keys() & given)
+    if options.scale and options.scale not in scale_names():
+        changed["scale"] = str(Path(options.scale).absolute())
+    if options.storage:
+        changed["storage"] = re.sub("^sqlite:///(?=[^/])", lambda start: f"{start[0]}{Path.cwd()}/", options.storage)
+    return replace(options, **changed, launcher="local", plan=False, parallel=None, worker=True)

@@ -28,7 +28,6 @@ from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
@@ -57,8 +56,8 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric")) if options.retune else None
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
     missing = len(command.trials_to_train(plan.sweep, plan.trials))
-    to_train = missing or bool(retuning) * len(sweep.configs)
-    if slurm.submit_workers(options, command.folder, console, to_train):
+    to_train = missing or (len(sweep.configs) if retuning else 0)
+    if command.submit(to_train, [row.configs[0].data for row in plan.sweep.rows]):
         return 0
     if options.plan and retuning and missing:
         say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
@@ -95,7 +94,8 @@ class GridCommand(SweepCommand):
         used = [(planned.config.data, planned.prepared) for planned in missing if options.plan]
         lines = survey_datasets(used, self.console)
         plan = Plan(sweep, trials, self._estimates(sweep, trials, checked))
-        print_plan(plan, missing, self.console, workers.count if workers else slurm.task_count(options, len(missing)))
+        at_once = workers.count if workers else self.worker_count(len(missing)) * (options.per_device or 1)
+        print_plan(plan, missing, self.console, at_once)
         if options.plan:
             lines.append(workers.describe(len(missing)) if missing and workers else "")
             lines += [described_looks(sweep), difference_found(plan)]

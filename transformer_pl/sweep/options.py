@@ -3,7 +3,6 @@
 from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from transformer_pl.plan.options import TableOptions, file_option, margin_option
 from transformer_pl.runtime.command_line import (
@@ -15,6 +14,7 @@ from transformer_pl.runtime.command_line import (
     refuse_options,
     whole_number,
 )
+from transformer_pl.sweep.launchers import LAUNCHERS
 
 EXAMPLES = """\
 examples:
@@ -57,13 +57,13 @@ class SweepOptions(TableOptions):
         "train finished and diverged trials again; to resume after a stop, repeat the command without --rerun",
         default=False,
     )
-    launcher: Literal["local", "slurm"] = how_they_run("where trials are trained (local)", default="local")
+    launcher: str = how_they_run("where trials are trained (local)", default="local", choices=LAUNCHERS)
     devices: int | None = how_they_run(
-        "use N GPUs of this machine, or N CPU cores where no GPU is used (default: all)", metavar="N"
+        "use N GPUs of a machine, or N CPU cores where no GPU is used (default: all)", metavar="N"
     )
     per_device: int | None = how_they_run("run K trials on each GPU, each pinned to its own CPU cores", metavar="K")
     slurm: Path | None = how_they_run(
-        "for --launcher slurm: YAML file of sbatch options for one worker", metavar="FILE"
+        "for --launcher slurm: YAML file of sbatch options for one worker, setup and python", metavar="FILE"
     )
     worker: bool = how_they_run(
         "do not wait for trials that other commands train; the last command prints the table", default=False
@@ -81,11 +81,12 @@ class SweepOptions(TableOptions):
         super().__post_init__()
         if self.retune:
             refuse_options(self, ["skip_broken"], "is for rows as they are, but --retune searches for each")
-        if self.launcher == "slurm":
-            here = ["devices", "per_device", "rerun", "worker"]
-            refuse_options(self, here, "is for the machine that trains, but --launcher slurm only submits workers")
-        else:
-            refuse_options(self, ["slurm"], "is for --launcher slurm")
+        if self.launcher != "local":
+            why = f"is for the machine that trains, but --launcher {self.launcher} only submits workers"
+            refuse_options(self, ["rerun", "worker"], why)
+        for name in LAUNCHERS.keys() - {self.launcher}:
+            if hasattr(self, name):
+                refuse_options(self, [name], f"is for --launcher {name}")
 
 
 def read_options(words: list[str]) -> SweepOptions | Path:

@@ -25,7 +25,6 @@ from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search
-from transformer_pl.sweep import slurm
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.sweep.options import SweepOptions
@@ -52,7 +51,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
     _check(command, search, configs)
-    if slurm.submit_workers(options, folder, console, search.run_cap):
+    if command.submit(search.run_cap, [search.base.data]):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")

@@ -5,30 +5,28 @@ Before its time limit, and when it is preempted, it saves and is requeued. The w
 on one runs folder do.
 """
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any, NamedTuple
 
 from transformer_pl.config.types import TEXT
-from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.signals import JOB_GRACE_S
-from transformer_pl.runtime.terminal import counted, say
-from transformer_pl.sweep.options import SweepOptions
 
-MOST_TASKS = 1000  # what clusters usually allow of an array
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
+LINES = r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]*"
 SCRIPT = """\
 #!/bin/bash
 {options}
 
+{setup}set +eu  # whatever the lines of setup have set
+export PYTHONPATH={here}${{PYTHONPATH:+:$PYTHONPATH}}  # your own modules, wherever chdir goes
 trap 'at_limit=yes; kill -TERM $sweep' USR1  # SLURM sends it {save_s} s before the time limit
 trap : TERM  # of a preemption or scancel: SLURM sends it to the sweep as well
 {command} &
@@ -43,29 +41,8 @@ exit $code
 """
 
 
-def task_count(options: SweepOptions, trial_count: int) -> int:
-    """How many workers train so many trials."""
-    return min(trial_count, options.parallel or MOST_TASKS, MOST_TASKS)
-
-
-def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_count: int) -> bool:
-    """Submit workers for so many trials, or with --plan print the script. Returns whether the command ends with that.
-
-    Only --launcher slurm submits. If nothing is left to train, it ends only with --plan. options: of the sweep command.
-    folder: of the sweep. Raises an InputError for mistakes in the file of --slurm, and where sbatch refuses the job.
-    """
-    if options.launcher != "slurm":
-        return False
-    sbatch_options = read_options(options.slurm)
-    tasks = task_count(options, trial_count)
-    if not tasks:
-        return bool(options.plan)
-    worker = replace(options, launcher="local", plan=False, parallel=None, slurm=None, worker=True)
-    script = array_script(folder, sbatch_options, tasks, words_of(worker))
-    if options.plan:
-        say(console, f"would submit to sbatch:\n{script}")
-        return True
-    say(console, f"submitting {counted(tasks, 'worker')} to SLURM")
+def submit(folder: Path, script: str) -> str:
+    """Submit a script to sbatch, and return how its job is seen and ended. Raises an InputError where it is refused."""
     path = folder / "slurm" / "array.sh"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, script)
@@ -77,19 +54,37 @@ def submit_workers(options: SweepOptions, folder: Path, console: Console, trial_
         reason = " ".join(done.stderr.split())
         raise InputError(f"--launcher slurm: sbatch must take {path}, but: {reason}; correct the file of --slurm")
     job = done.stdout.strip().partition(";")[0]
-    say(console, f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm")
-    say(console, "the same command without --launcher slurm prints the table, and trains here what is left")
-    return True
+    return f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm"
 
 
-def read_options(path: Path | None) -> dict[str, str | None]:
-    """The options of sbatch for one task, from a YAML file: `partition: long`. sbatch itself checks their names.
+def script_of(folder: Path, file: Path | None, count: int, words: Sequence[str]) -> str:
+    """The batch script of so many workers. file: of --slurm. Raises an InputError for mistakes in it."""
+    return array_script(folder, read_site(file), count, words)
 
-    `exclusive: true` and `exclusive:` give None, and `exclusive: false` is left out. Raises an InputError for options
-    that the sweep sets itself, and for what cannot be an option.
+
+class Site(NamedTuple):
+    """What the file of --slurm says of a cluster. setup: lines of bash before the command. python: the command."""
+
+    options: Mapping[str, str | None]
+    setup: str
+    python: str
+
+
+def read_site(path: Path | None) -> Site:
+    """Read a YAML file: `setup`, `python`, and the options of sbatch for one task, as `partition: long`.
+
+    sbatch itself checks the names of its options. `exclusive: true` and `exclusive:` give None, and `exclusive: false`
+    is left out. Raises an InputError for options that the sweep sets itself, and for what cannot be an option.
     """
-    options = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
-    mistakes = [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
+    options: dict[str, Any] = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
+    own = {"setup": "", "python": shlex.quote(sys.executable)}
+    own |= {key: options.pop(key) for key in own if key in options}
+    mistakes = [
+        f"{path}: {key} = {shown(own[key])}: must be {rule}; correct it"
+        for key, pattern, rule in (("setup", LINES, "lines of bash, as `setup: |`"), ("python", TEXT, "a command"))
+        if not isinstance(own[key], str) or not re.fullmatch(pattern, own[key])
+    ]
+    mistakes += [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
     for key, value in options.items():
         if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", key):
             mistakes.append(f"{path}: {shown(key)}: must be an option of sbatch, without its dashes; correct it")
@@ -98,20 +93,20 @@ def read_options(path: Path | None) -> dict[str, str | None]:
     if mistakes:
         raise InputError(*mistakes)
     given = {key: value for key, value in options.items() if value is not False}
-    return {key: None if value is None or value is True else str(value) for key, value in given.items()}
+    return Site({key: None if value is None or value is True else str(value) for key, value in given.items()}, **own)
 
 
-def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, words: Sequence[str]) -> str:
+def array_script(folder: Path, site: Site, tasks: int, words: Sequence[str]) -> str:
     """The batch script of an array of workers.
 
-    folder: of the sweep, where the tasks print. options: of `read_options`. words: the arguments of each worker's sweep
-    command. Raises an InputError for an option of several lines.
+    folder: of the sweep, where the tasks print. words: the arguments of each worker's sweep command. Raises an
+    InputError for an option of several lines.
     """
-    output = str(folder / "slurm").replace("%", "%%")
+    output = str(folder.absolute() / "slurm").replace("%", "%%")
     lines = [
         f"--job-name={_quoted(folder.name)}",
         f"--array=0-{tasks - 1}",
-        *(f"--{key}" if value is None else f"--{key}={_quoted(value)}" for key, value in options.items()),
+        *(f"--{key}" if value is None else f"--{key}={_quoted(value)}" for key, value in site.options.items()),
         "--ntasks=1",
         f"--output={_quoted(output)}/%A.%a.txt",
         "--open-mode=append",
@@ -121,9 +116,12 @@ def array_script(folder: Path, options: Mapping[str, str | None], tasks: int, wo
     if broken := [line for line in lines if not re.fullmatch(TEXT, line)]:
         rule = "must be text without control characters; correct it"
         raise InputError(*(f"--launcher slurm: {shown(line)}: {rule}" for line in broken))
-    command = [sys.executable, "-m", "transformer_pl.sweep", *words]
     return SCRIPT.format(
-        options="\n".join(f"#SBATCH {line}" for line in lines), save_s=JOB_GRACE_S, command=shlex.join(command)
+        options="\n".join(f"#SBATCH {line}" for line in lines),
+        setup=site.setup and f"{site.setup.rstrip()}\n",
+        here=shlex.quote(os.getcwd()),
+        save_s=JOB_GRACE_S,
+        command=f"{site.python} -m transformer_pl.sweep {shlex.join(words)}",
     )
 
 
