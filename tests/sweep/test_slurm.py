@@ -136,14 +136,16 @@ def reference(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference, monkeypatch):
+def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference):
     """As sites have it: the workers begin in another folder, with lines of bash and a Python of the site's own."""
     grid, runs = small_grid(tmp_path / "grid", ("base", "model.h=4")), tmp_path / "runs"
-    site = {"chdir": "/tmp", "setup": "set -eu\necho in $PWD\nTO=there\n", "python": f"env GO=$TO {sys.executable}"}
-    monkeypatch.chdir(tmp_path)
-    assert "4 trials" in sweep(Path("grid/grid.yaml"), "runs", "--parallel", "2", "--devices", "1", **site)
+    (tmp_path / "other").mkdir()
+    site = {"chdir": str(tmp_path / "other"), "setup": "set -eu\necho in $PWD\nTO=go\n"}
+    site |= {"python": f"env TO=$TO {sys.executable}"}
+    here = [Path(os.path.relpath(path)) for path in (grid, runs)]
+    assert "4 trials" in sweep(*here, "--parallel", "2", "--devices", "1", **site)
     wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 300)
-    assert all(path.read_text().startswith("in /tmp\n") for path in runs.glob("sweeps/*/slurm/*.txt"))
+    assert all(path.read_text().startswith(f"in {tmp_path}/other\n") for path in runs.glob("sweeps/*/slurm/*.txt"))
     assert table(runs) == reference(grid)
     jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %T").splitlines()
     assert jobs.count("grid@demo COMPLETED") == 2, jobs

@@ -20,7 +20,10 @@ from transformer_pl.runtime.files import read_yaml, write_atomically
 from transformer_pl.runtime.signals import JOB_GRACE_S
 
 OURS = ("array", "job-name", "output", "open-mode", "requeue", "signal", "nodes", "ntasks", "ntasks-per-node", "wait")
-LINES = r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]*"
+OWN = {  # keys of the site's file that are no options of sbatch, and what the script can have as it stands
+    "setup": (r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]*", "lines of bash, as `setup: |` begins them"),
+    "python": (TEXT, "a command on one line"),
+}
 SCRIPT = """\
 #!/bin/bash
 {options}
@@ -81,8 +84,8 @@ def read_site(path: Path | None) -> Site:
     own |= {key: options.pop(key) for key in own if key in options}
     mistakes = [
         f"{path}: {key} = {shown(own[key])}: must be {rule}; correct it"
-        for key, pattern, rule in (("setup", LINES, "lines of bash, as `setup: |`"), ("python", TEXT, "a command"))
-        if not isinstance(own[key], str) or not re.fullmatch(pattern, own[key])
+        for key, (pattern, rule) in OWN.items()
+        if not _is_text(own[key], pattern)
     ]
     mistakes += [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
     for key, value in options.items():
@@ -94,6 +97,11 @@ def read_site(path: Path | None) -> Site:
         raise InputError(*mistakes)
     given = {key: value for key, value in options.items() if value is not False}
     return Site({key: None if value is None or value is True else str(value) for key, value in given.items()}, **own)
+
+
+def _is_text(value: object, pattern: str) -> bool:
+    """Whether a value is a text that matches a pattern as a whole."""
+    return isinstance(value, str) and bool(re.fullmatch(pattern, value))
 
 
 def array_script(folder: Path, site: Site, tasks: int, words: Sequence[str]) -> str:
