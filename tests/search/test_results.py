@@ -134,6 +134,23 @@ def test_the_key_that_decides_is_the_most_important_one(tmp_path, up):
     assert axes.get_yticklabels()[int(np.argmax(widths))].get_text() == "model.p_drop"
 
 
+@pytest.mark.parametrize("keys", [{}, TWO, {"fixed": {"optim.eps_ls": 0.0}}], ids=["one", "two", "fixed"])
+def test_the_best_is_trained_again_as_it_was_and_with_other_seeds(tmp_path, keys):
+    """With all digits that were drawn, beside base; the keys that all trials have in common count for both."""
+    goals = 1 + (keys is TWO)
+    search, study = made(tmp_path, lambda drawn: [drawn["model.p_drop"]] * goals, **keys)
+    results = SearchResults(search, study, tmp_path)
+    sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep())
+    first = [row.configs[0] for row in sweep.rows]
+    chosen = [one for one, record in zip(results.trials, results.records, strict=True) if record["state"] != "done"]
+    assert sweep.base_row == 0 and len(first) == 1 + len(chosen)
+    for config, trial in zip(first[1:], chosen, strict=True):
+        assert same_row(config, search.config(trial.params)[0])
+    seeds = {config.seed for config in sweep.configs}
+    assert len(seeds) == 3 and search.seed not in seeds
+
+
+@pytest.mark.slow
 def test_the_best_of_equal_configs_is_confirmed_by_seeds_that_have_not_chosen_it(tmp_path):
     """Fifty configs are equally good, and score by chance, each with each seed anew. The best is trained again by the
     sweep that the search writes: at most 5 of 100 such tables have a star.

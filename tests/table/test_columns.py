@@ -414,7 +414,7 @@ def test_terminal_output_fits_the_width_with_all_rows(width):
 def test_what_a_terminal_hides_is_named_and_the_paper_goes_first(width):
     rows = [replace(one, printed=Printed("A", 25.0, 5.0)) for one in measured([0.0, 0.3, 0.0, 0.1, 0.2])]
     made = table(rows, printed=PAPER)
-    lines = made.terminal(width).renderables
+    lines = made.terminal(width).renderable.renderables
     (place,) = [place for place, one in enumerate(lines) if hasattr(one, "columns")]
     grid, texts = lines[place], lines[place + 1 :]
     shown, notes = [str(one.header).replace("\n", " ") for one in grid.columns], [one.plain for one in texts]

@@ -102,7 +102,7 @@ def read_row(
         scored_steps=[result.scored_step for result in done],
         is_selected=config.decode.select != "last",
         ending=convergence.mean_convergence([*map(convergence.trial_convergence, trials)]),
-        losses=[result.losses for result in done],
+        losses=[_losses(trial, result) for trial, result in finished],
         ends_anywhere=_ends_anywhere(config),
         exempt=exemptions(done),
         printed=printed,
@@ -120,6 +120,11 @@ def _values(done: Sequence[Result]) -> dict[str, list[float]]:
     """By metric, the value of each seed that has it."""
     metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
     return {name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics}
+
+
+def _losses(trial: Trial, result: Result) -> dict[int, float]:
+    """The validation losses of a trial by step; those of an older result stand in its metrics file alone."""
+    return result.losses or convergence.validation_losses(trial.metrics())
 
 
 def _ends_anywhere(config: Config) -> bool:
