@@ -253,6 +253,11 @@ def _options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     known = {option.name for option in fields(kind)}
     if unknown := given.keys() - known:
         raise InputError(*(f"--{name}: no such option{suggestion(name, known)}" for name in sorted(unknown)))
+    for stated in fields(kind):
+        choices = stated.metadata.get("choices")
+        if choices and given.get(stated.name, stated.default) not in choices:
+            known = ", ".join(map(str, choices))
+            raise InputError(f"--{stated.name} = {shown(given[stated.name])}: must be one of {known}; choose one")
     values = dict(given) | {"set": _words(given.get("set") or {})}
     if "runs" in given:
         values["runs"] = Path(given["runs"]).expanduser()

@@ -147,7 +147,7 @@ def test_what_demo_says_of_multi30k_is_written(finished):
     x, y = points
     kept = sum((x[i] - x[j]) * (y[i] - y[j]) > 0 for i in range(18) for j in range(i))
     sizes = [f"{np.sqrt(np.mean(np.square(one))):.1f}" for one in (y - x, y, errors)]
-    found = [f"{kept} of 153 pairs", f"{sum(x * y > 0)} of 18", *(f"{size} " for size in sizes), f"{held} of 18"]
+    found = [f"{kept} of 153", f"{sum(x * y > 0)} of 18", *(f"{size} " for size in sizes), f"{held} of 18"]
     written = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split("## From demo to multi30k\n")[1]
     paragraph = " ".join(written.split("\n## ")[0].split())
     assert all(number in paragraph and number in said for number in found)

@@ -131,7 +131,7 @@ def test_the_key_that_decides_is_the_most_important_one(tmp_path, up):
     results = SearchResults(*made(tmp_path, value, trials=40, metric={"name": name, "goal": way}), tmp_path)
     axes = draw_search_plots(results)["importances"].figure.axes[0]
     widths = [bar.get_width() for bar in axes.patches]
-    assert axes.get_yticklabels()[int(np.argmax(widths))].get_text() == "model.p_drop"
+    assert axes.get_yticklabels()[int(np.argmax(widths))].get_text() == "p_drop"
 
 
 @pytest.mark.parametrize("keys", [{}, TWO, {"fixed": {"optim.eps_ls": 0.0}}], ids=["one", "two", "fixed"])
@@ -142,7 +142,8 @@ def test_the_best_is_trained_again_as_it_was_and_with_other_seeds(tmp_path, keys
     results = SearchResults(search, study, tmp_path)
     sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep())
     first = [row.configs[0] for row in sweep.rows]
-    chosen = [one for one, record in zip(results.trials, results.records, strict=True) if record["state"] != "done"]
+    records = zip(results.trials, results.records, strict=True)
+    chosen = [one for one, record in records if record["state"] != "done" and not record["base"]]
     assert sweep.base_row == 0 and len(first) == 1 + len(chosen)
     for config, trial in zip(first[1:], chosen, strict=True):
         assert same_row(config, search.config(trial.params)[0])

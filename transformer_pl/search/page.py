@@ -6,8 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from optuna import Study
 from optuna.visualization import matplotlib as optuna_plots
 
+from transformer_pl.config import without_section
 from transformer_pl.plan.plan import PlannedTrial, plan_trial
 from transformer_pl.report.page import write_page
 from transformer_pl.search.results import SearchResults
@@ -70,11 +72,11 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
     return figures
 
 
-def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
+def _draw(plot: Callable[..., Any], study: Study, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
     with pyplot.rc_context(), warnings.catch_warnings():  # undo the style that Optuna sets
         warnings.filterwarnings("ignore", "PedAnova")  # asks whether low values are meant
-        figure: Figure = plot(*args, **options).figure
+        figure: Figure = plot(study, **options).figure
     pyplot.close(figure)
     figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)
     for axes in figure.axes:
@@ -82,6 +84,10 @@ def _draw(plot: Callable[..., Any], *args: Any, **options: Any) -> Figure:
         axes.set_title("", loc="left")
         if axes.get_yscale() == "log":
             plain_log(axes.yaxis)
+        for axis in (axes.xaxis, axes.yaxis):
+            names = [label.get_text() for label in axis.get_ticklabels()]
+            if any(name in study.trials[0].params for name in names):  # the keys, as the table has them
+                axis.set_ticks(axis.get_ticklocs(), [without_section(name) for name in names])
         for label in axes.get_yticklabels(which="both"):
             label.set_bbox({"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5})  # lines may cross it
     return figure

@@ -9,6 +9,7 @@ from optuna.trial import FrozenTrial
 from transformer_pl.config.types import as_word
 from transformer_pl.plan.options import OF_SEEDS, TableOptions, sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
@@ -56,10 +57,13 @@ class SearchResults:
         variants = [one for one in dict.fromkeys(variants) if one != "base"]
         if not variants:
             return None
-        fixed = {"scale": search.scale, **of_base}
+        fixed, own_folder = (
+            {"scale": search.scale, **of_base},
+            f"-{value_digest(search.sets, 6)}" if search.sets else "",
+        )
         return {
             "program": "transformer_pl/train/__main__.py",
-            "name": f"{search.name}-best",
+            "name": f"{search.name}-best{own_folder}",
             "project": search.project,
             "method": "grid",
             "parameters": {
