@@ -112,6 +112,12 @@ def test_wrong_options_are_named(runs, file, options, named):
         results(file, runs=runs, **options)
 
 
+def test_a_value_that_is_no_choice_is_named(tmp_path):
+    with pytest.raises(InputError, match="--launcher = cloud: .*slurm"):
+        sweep("smoke", runs=tmp_path, launcher="cloud")
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("options", [{}, {"retune": ["optim.warmup"], "budget": 2}])
 def test_a_plan_is_of_the_trials_that_the_sweep_would_train(tmp_path, options):
     runs = tmp_path / "runs"

@@ -256,8 +256,8 @@ def _options(kind: type[Options], given: Mapping[str, Any]) -> Options:
     for stated in fields(kind):
         choices = stated.metadata.get("choices")
         if choices and given.get(stated.name, stated.default) not in choices:
-            known = ", ".join(map(str, choices))
-            raise InputError(f"--{stated.name} = {shown(given[stated.name])}: must be one of {known}; choose one")
+            listed = ", ".join(map(str, choices))
+            raise InputError(f"--{stated.name} = {shown(given[stated.name])}: must be one of {listed}; choose one")
     values = dict(given) | {"set": _words(given.get("set") or {})}
     if "runs" in given:
         values["runs"] = Path(given["runs"]).expanduser()
