@@ -113,7 +113,7 @@ def test_wrong_options_are_named(runs, file, options, named):
 
 
 def test_a_value_that_is_no_choice_is_named(tmp_path):
-    with pytest.raises(InputError, match="--launcher = cloud: .*slurm"):
+    with pytest.raises(InputError, match=r"--launcher = cloud: .*slurm"):
         sweep("smoke", runs=tmp_path, launcher="cloud")
     assert not any(tmp_path.iterdir())
 

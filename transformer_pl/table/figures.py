@@ -100,17 +100,15 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
     faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
-    seeds = [[value - fmean(one.scores) + one.difference for value in one.scores] for one in scores]
-    for ours, centre in zip(seeds, centres, strict=True):
-        axes.scatter(ours, [centre + BESIDE_INTERVAL] * len(ours), 4, COLOURS[1], linewidths=0)
+    seeds = [one.difference - fmean(one.scores) + np.array(one.scores) for one in scores]
+    beside = np.repeat(centres + BESIDE_INTERVAL, [len(ours) for ours in seeds])
+    axes.scatter(np.concatenate(seeds), beside, 4, COLOURS[1], linewidths=0)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     of_paper = [value for value in of_paper if value is not None]
     if any(one.is_outlier for one in scores):
-        _show_usual(axes, scores, [*itertools.chain(*seeds), *of_paper])
-        (starts, ends), (low, high) = np.array(intervals).T, axes.get_xlim()
-        for place, marker, is_cut in ((low, "<", starts < low), (high, ">", ends > high)):
-            axes.scatter(np.full(is_cut.sum(), place), centres[is_cut], 25, COLOURS[1], marker=marker, clip_on=False)
+        _show_usual(axes, scores, [*np.concatenate(seeds), *of_paper])
+        _mark_cut(axes, np.array(intervals), centres)
     marks = f"filled: p < 0.05; dot: a seed{'; cross: paper' if of_paper else ''}"
     base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
     axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
@@ -118,6 +116,13 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     return Drawing("Differences from base", figure, DIFFERENCES)
+
+
+def _mark_cut(axes: Axes, intervals: np.ndarray, centres: np.ndarray) -> None:
+    """Put an arrow where an interval reaches beyond the picture. intervals: (rows, 2); centres: their heights."""
+    (starts, ends), (low, high) = intervals.T, axes.get_xlim()
+    for place, marker, is_cut in ((low, "<", starts < low), (high, ">", ends > high)):
+        axes.scatter(np.full(is_cut.sum(), place), centres[is_cut], 25, COLOURS[1], marker=marker, clip_on=False)
 
 
 def _show_usual(axes: Axes, contrasts: Sequence[Contrast], values: Sequence[float | None]) -> None:
