@@ -131,8 +131,11 @@ def catalogue() -> str:
     differences = measured()
     for path in sorted((ROOT / "ablations").glob("[!_]*.py")):
         document = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        about = sentence(document)
-        for name, (key, component) in components(path).items():
+        found_here = components(path)
+        for name, (key, component) in found_here.items():
+            own = sentence(inspect.getdoc(component) or "")
+            is_alone = [other for other, _ in found_here.values()].count(key) == 1
+            about = sentence(document) if is_alone else f"{sentence(document)}. {own}"
             found = sources(document) or sources(inspect.getdoc(component) or "")
             shown = f"[`{name}`]({path.name})" + "".join(f" `{option}`" for option in options(component))
             cells = (shown, about, ", ".join(found), weights(key, f"ablations.{path.stem}.{name}"))

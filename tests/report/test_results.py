@@ -116,7 +116,7 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
 def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
-    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "captions")):
+    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "Multi30k")):
         rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
         by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
         between = by_row[np.triu_indices(len(rows), 1)].mean()

@@ -75,7 +75,7 @@ class Position(Protocol):
     """`model.position`, Section 3.5; one for `encoder`, one for `decoder`."""
 
     def __call__(self, x: Tensor, start: int = 0) -> Tensor:
-        """The embeddings x (B, L, d_model) with their positions, which begin at start."""
+        """x (B, L, d_model) plus the encoding. x[:, 0] stands at position start, which is not 0 in decoding."""
 
 
 class Residual(Protocol):

@@ -16,7 +16,14 @@ from transformer_pl.plan.options import TableOptions, margins, other_table, swee
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
-from transformer_pl.report.options import FOR_PROGRAMS, RunsReport, SweepReport, TableChoice, read_options
+from transformer_pl.report.options import (
+    FOR_PROGRAMS,
+    TEXT_FORMATS,
+    RunsReport,
+    SweepReport,
+    TableChoice,
+    read_options,
+)
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import check_writable, read_yaml
@@ -24,8 +31,6 @@ from transformer_pl.runtime.terminal import announce, command_console, for_outpu
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
-
-TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 

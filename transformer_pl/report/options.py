@@ -14,8 +14,10 @@ from transformer_pl.runtime.command_line import (
     refuse_options,
 )
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.table.formats import Table
 
-FOR_PROGRAMS = ("csv", "json")
+TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
+FOR_PROGRAMS = ("csv", "json")  # which get one table of all files
 MOST_RUNS = 10_000  # that a line with a deviation may be the mean of
 EXAMPLES = """\
 examples:
@@ -37,8 +39,10 @@ of_runs = partial(option, group="what the columns of the file mean")
 class TableChoice:
     """What a table shows, whatever its rows are from."""
 
-    format: Literal["terminal", "md", "tex", "csv", "json", "html"] = printed(
-        "html writes the page and prints its path (terminal)", default="terminal"
+    format: str = printed(
+        "html writes the page and prints its path (terminal)",
+        default="terminal",
+        choices=("terminal", *TEXT_FORMATS, "html"),
     )
     columns: tuple[str, ...] = printed("only the columns with these headings, in this order", default=(), metavar="A,B")
     caption: str | None = printed("for --format tex: the caption, in place of the summary and the notes")

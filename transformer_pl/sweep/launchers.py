@@ -8,10 +8,10 @@ from transformer_pl.sweep import slurm
 
 
 class Launcher(Protocol):
-    """A module that starts workers. Each runs the sweep command that it is given, whose paths are absolute."""
+    """A module that starts workers: each runs `python -m transformer_pl.sweep` with words whose paths are absolute."""
 
     def script_of(self, folder: Path, file: Path | None, count: int, words: Sequence[str]) -> str:
-        """What starts so many workers, as --plan shows it.
+        """The script that starts `count` workers, as --plan shows it.
 
         folder: of the sweep. file: of the option that is named like the launcher. words: the arguments of each worker.
         Raises an InputError for mistakes in the file.

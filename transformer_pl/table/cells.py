@@ -10,7 +10,7 @@ from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
 from transformer_pl.table.statistics import Estimate
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
-EXEMPT = "‡"  # marks the name of a row whose components break a property on purpose
+EXEMPT = "‡"  # marks the name of a row whose components break a law on purpose
 UNCONVERGED = "†"  # marks a row that had not converged
 HUGE = 1e7
 CLASS = re.compile(r"(?:\w+\.)+([A-Z]\w*)")  # an import path
@@ -35,7 +35,7 @@ def setting(value: Any) -> str:
 
 
 def marked(name: str, exempt: bool) -> str:
-    """The name of a row, marked if a component of it breaks a property on purpose."""
+    """The name of a row, marked if a component of it breaks a law on purpose."""
     return name + EXEMPT if exempt else name
 
 

@@ -1,7 +1,8 @@
 """The columns of a table: heading, key, the value of a row, and its format.
 
-A new column is a line here: terminal, Markdown, LaTeX, the page, CSV and JSON print it. A value that was not measured
-is never shown as a number: the cell reads `diverged`, `failed`, or `-` for a row that is not finished.
+A new column is a line of the function of its group, such as `_of_training`, `_of_measure` or `_for_programs`: terminal,
+Markdown, LaTeX, the page, CSV and JSON print it. A value that was not measured is never shown as a number: the cell
+reads `diverged`, `failed`, or `-` for a row that is not finished.
 """
 
 import math

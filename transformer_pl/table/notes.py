@@ -1,6 +1,7 @@
 """The sentences above and below a table, which say what a reader must know to believe it.
 
-A new note is a function of the rows or their contrasts here, in the list of `table_notes`.
+A new note is a function of the rows or their contrasts here, in `table_notes`: each inner tuple there becomes one
+paragraph.
 """
 
 from collections import Counter

@@ -116,7 +116,7 @@ class Row:
     ending: Ending | None = None  # None: not known
     losses: Sequence[Mapping[int, float]] = ()  # by seed: of its validations, by step; an empty one is not known
     ends_anywhere: bool = False  # whether a shorter training is the beginning of a longer one, as by equation (3)
-    exempt: Sequence[str] = ()  # properties that its components break on purpose, with the reasons
+    exempt: Sequence[str] = ()  # laws that its components break on purpose, with the reasons
     printed: Printed | None = None
     sentences: int | None = None  # how many it was evaluated on
     signatures: Sequence[str] = ()  # how its score was computed
