@@ -67,9 +67,9 @@ class Drawing(NamedTuple):
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Save a figure as svg, pdf and png beside each other; return the path of the svg."""
-    for kind in (".pdf", ".png", ".svg"):
-        figure.savefig(path.with_suffix(kind))
+    """Save a figure as svg, pdf and png beside each other, the same each time; return the path of the svg."""
+    for kind, undated in ((".pdf", {"CreationDate": None}), (".png", None), (".svg", {"Date": None})):
+        figure.savefig(path.with_suffix(kind), metadata=undated)
     return path.with_suffix(".svg")
 
 
@@ -145,7 +145,7 @@ def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
     figure, axes = _axes_beside_names([row.shown_name for row, _ in drawn])
     highest, start = 0.0, math.inf
     for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
-        final, end = fmean(row.values["val/ppl"]), max(row.scored_steps)
+        final, end = min(fmean(row.values["val/ppl"]), math.exp(HIGHEST_LOSS)), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.exp([[min(seed[step], HIGHEST_LOSS) for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
