@@ -42,7 +42,7 @@ matplotlib.rcParams.update(
 
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-HIGHEST_LOSS = 700.0  # nats per token: the perplexity of a higher one overflows
+HIGHEST_LOSS = 50.0  # nats per token, above any that a model has; axes overflow at much higher ones
 CURVES = (
     "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights. A curve "
     "that crosses the dotted line has reached base's last loss."
