@@ -134,6 +134,7 @@ def writers():
 def test_the_report_of_a_sweep_says_in_numbers_what_its_table_says(tmp_path, told, monkeypatch):
     """And it names no folder of this machine."""
     monkeypatch.setattr(WandbRun, "__init__", lambda run, **about: told.append(about))  # starts no process
+    monkeypatch.setattr(os, "environ", os.environ.copy())
     gaps = [0.0, 0.3, 0.0001]
     rows = [sampled(name, own) for name, own in zip(("base", "h=4", "N=2"), measured_sentences(gaps), strict=True)]
     for margin, verdicts in ((None, ["higher", "undecided"]), (50.0, ["equal*", "equal"])):

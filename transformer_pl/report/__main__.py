@@ -236,14 +236,11 @@ def _grid(
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
     """
-    from transformer_pl.report.looks import as_seen, check_looks  # scipy takes half a second
+    from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
+    sweep = _with_looks_of_training(file, content, options)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
-    check_looks(file, sweep, sweep_folder(sweep, options))
-    if sweep.looks and not begun_plan(sweep_folder(sweep, options)):
-        sweep = sweep.without_looks()
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs, corpus_of)
@@ -267,6 +264,16 @@ def _grid(
     if missing := sum(planned_trial.trial.needs_training() for planned_trial in trials):
         warn(f"{missing} of {len(trials)} trials are missing{known}")
     return sweep, trials
+
+
+def _with_looks_of_training(file: Path, content: dict[str, Any], options: TableOptions) -> Sweep:
+    """The sweep of a grid's file; without its looks if an agent has trained it. Raises an InputError for others."""
+    from transformer_pl.report.looks import check_looks
+
+    sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
+    folder = sweep_folder(sweep, options)
+    check_looks(file, sweep, folder)
+    return sweep.without_looks() if sweep.looks and not begun_plan(folder) else sweep
 
 
 if __name__ == "__main__":

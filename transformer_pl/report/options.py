@@ -166,8 +166,13 @@ class RunsReport(TableChoice):
             refuse_options(self, ["folds"], "is for --paired, which is not given")
         if self.std and self.se:
             raise InputError("--std, --se: must be one of them, because each says how far runs spread; leave one out")
-        if not self.spreads:
-            return refuse_options(self, ["n"], "is for --std or --se, which is not given")
+        if self.spreads:
+            self._check_spreads()
+        else:
+            refuse_options(self, ["n"], "is for --std or --se, which is not given")
+
+    def _check_spreads(self) -> None:
+        """Raise an InputError for what makes no runs of means."""
         refuse_options(self, ["seed", "paired"], "is for a line for each run, and not for means with --std or --se")
         if not self.n:
             raise InputError("--n: must be given with --std and --se; name a number of runs, or its column")

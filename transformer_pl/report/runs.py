@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
@@ -85,29 +84,40 @@ def _runs_of_means(path: Path, lines: Sequence[Run], options: RunsReport) -> lis
 
 def _made(path: Path, line: Run, options: RunsReport) -> list[Run]:
     """The runs that a line is the mean of."""
-    name, values = options.n or "", dict[str, list[float | None]]()
-    n = float(name) if name.isdecimal() else line.values[name]
-
-    def refuse(column: str, value: float | None, rule: str) -> NoReturn:
-        number = "" if value is None else f"{value:g}"
-        raise InputError(f"{path} line {line.line}: {shown(column)} = {number}: {rule}")
-
-    if n is None or n % 1 or not 1 <= n <= MOST_RUNS:
-        rule = f"must be a whole number from 1 to {MOST_RUNS:,}, because this line is the mean of so many runs"
-        refuse(name, n, f"{rule}; correct it")
-    pattern = np.linspace(-1, 1, int(n))  # of mean 0
-    unit = pattern.std(ddof=1) if n > 1 else 1.0
+    count, values = _run_count(path, line, options.n or ""), dict[str, list[float | None]]()
+    pattern = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)  # of mean 0
+    unit = pattern.std(ddof=1) if count > 1 else 1.0
     for metric, column in zip(options.metric, options.spreads, strict=True):
         mean, spread = line.values[metric], line.values[column]
-        if spread is not None and not 0 <= spread <= MOST_SPREAD:
-            refuse(column, spread, f"must be from 0 to {MOST_SPREAD:g}; correct it")
-        if spread is not None and n == 1:
-            refuse(column, spread, "must be empty where a line is one run; empty it, or correct the number of runs")
-        if spread is None and mean is not None and n > 1:
-            refuse(column, spread, f"must be a number where a line is the mean of {n:g} runs; add it")
-        deviation = (spread or 0.0) * (math.sqrt(n) if options.se else 1)
-        values[metric] = [None] * int(n) if mean is None else (mean + pattern * (deviation / unit)).tolist()
-    return [line._replace(values={metric: of[i] for metric, of in values.items()}) for i in range(int(n))]
+        if rule := _mistake_in(spread, count, mean is not None):
+            raise InputError(f"{_cell(path, line, column, spread)}: {rule}")
+        deviation = (spread or 0.0) * (math.sqrt(count) if options.se else 1)
+        values[metric] = [None] * count if mean is None else (mean + pattern * (deviation / unit)).tolist()
+    return [line._replace(values={metric: of[i] for metric, of in values.items()}) for i in range(count)]
+
+
+def _run_count(path: Path, line: Run, column: str) -> int:
+    """Of how many runs a line is the mean. column: of --n, or a number. Raises an InputError for what is no count."""
+    n = float(column) if column.isdecimal() else line.values[column]
+    if n is None or n % 1 or not 1 <= n <= MOST_RUNS:
+        rule = f"must be a whole number from 1 to {MOST_RUNS:,}, because this line is the mean of so many runs"
+        raise InputError(f"{_cell(path, line, column, n)}: {rule}; correct it")
+    return int(n)
+
+
+def _mistake_in(spread: float | None, count: int, has_mean: bool) -> str:
+    """What is wrong with a deviation or standard error of so many runs, and what to do; empty for none."""
+    if spread is None:
+        needs = has_mean and count > 1
+        return f"must be a number where a line is the mean of {count} runs; add it" if needs else ""
+    if spread < 0:
+        return "must be 0 or more; leave out its sign, or correct it"
+    is_one = "must be empty where a line is one run; empty it, or correct the number of runs"
+    return is_one if count == 1 else ""
+
+
+def _cell(path: Path, line: Run, column: str, value: float | None) -> str:
+    return f"{path} line {line.line}: {shown(column)} = {'' if value is None else f'{value:g}'}"
 
 
 def _made_note(lines: Sequence[Run], options: RunsReport) -> str:
@@ -133,23 +143,26 @@ def _pairs_note(path: Path, base: str, by_row: Mapping[str, Sequence[Run]], opti
                 raise InputError(f"{path}: {shown(name)}: {shown(metric)}: {rule}; correct them, or leave the row out")
             for one, other in ((name, base), (base, name)):
                 lacks.setdefault(one, {}).update(dict.fromkeys(s for s in of_rows[other] if s not in of_rows[one]))
-    note = f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation are not, and need --folds."
-    if options.folds:
-        note = (
-            f"Each {seed} is one of k = {folds} folds of a cross-validation, whose training sets overlap: the variance "
-        )
-        note += "of a mean is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
-    missing = [f"{name} has no {seed} {_listed([*seeds])}" for name, seeds in lacks.items() if seeds]
-    return f"{note} Not compared, because the partner is missing: {'; '.join(missing)}." if missing else note
+    missing = "; ".join(f"{name} has no {seed} {_listed([*seeds])}" for name, seeds in lacks.items() if seeds)
+    note = _what_a_pair_is(seed, folds if options.folds else 0)
+    return f"{note} Not compared, because the partner is missing: {missing}." if missing else note
+
+
+def _what_a_pair_is(seed: str, folds: int) -> str:
+    """folds: of a cross-validation; 0 for pairs that are independent."""
+    if not folds:
+        return f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation do not: see --folds."
+    return (
+        f"Each {seed} is one of k = {folds} folds of a cross-validation, whose training sets overlap: the variance of "
+        "the mean of k folds is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
+    )
 
 
 def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float) -> Row:
     """The row of some runs. overlap: as that of a `Sample`."""
     runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
-    known = {metric: [run.values[metric] for run in runs] for metric in options.metric}
-    numbers = {metric: [one for one in values if one is not None] for metric, values in known.items()}
-    states = ["done" if any(one is not None for one in run.values.values()) else MISSING for run in runs]
-    values = {metric: found for metric, found in numbers.items() if found}
+    values = {metric: numbers for metric in options.metric if (numbers := _numbers(runs, metric))}
+    states = ["done" if {*run.values.values()} - {None} else MISSING for run in runs]
     own_name = "" if name.lower() in BASES else name
     row = Row.of_values(name, values, own_name=own_name, states=states, settings=runs[0].settings)
     samples = {}
@@ -158,6 +171,11 @@ def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float) ->
         if not options.spreads or np.ptp(sample.scores):
             samples[metric] = sample._replace(weights=pairs, overlap=overlap, has_seeds=not options.spreads)
     return replace(row, samples=samples)
+
+
+def _numbers(runs: Sequence[Run], metric: str) -> list[float]:
+    """The values of a metric that are known, run by run."""
+    return [value for run in runs if (value := run.values[metric]) is not None]
 
 
 def _digits(metric: str, rows: Sequence[Row], options: RunsReport) -> int:

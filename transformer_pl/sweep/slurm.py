@@ -87,16 +87,21 @@ def read_site(path: Path | None) -> Site:
         for key, (pattern, rule) in OWN.items()
         if not _is_text(own[key], pattern)
     ]
-    mistakes += [f"{path}: {key}: is set by the sweep itself; leave it out" for key in options if key in OURS]
-    for key, value in options.items():
-        if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", key):
-            mistakes.append(f"{path}: {shown(key)}: must be an option of sbatch, without its dashes; correct it")
-        elif not isinstance(value, str | int | float | None):
-            mistakes.append(f"{path}: {key} = {shown(value)}: must be a text, a number, true or false; correct it")
+    mistakes += [f"{path}: {wrong}" for key, value in options.items() if (wrong := _mistake_in(key, value))]
     if mistakes:
         raise InputError(*mistakes)
     given = {key: value for key, value in options.items() if value is not False}
     return Site({key: None if value is None or value is True else str(value) for key, value in given.items()}, **own)
+
+
+def _mistake_in(key: str, value: object) -> str:
+    """What is wrong with an option of sbatch, and what to do; empty for nothing."""
+    if key in OURS:
+        return f"{key}: is set by the sweep itself; leave it out"
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", key):
+        return f"{shown(key)}: must be an option of sbatch, without its dashes; correct it"
+    is_plain = isinstance(value, str | int | float | None)
+    return "" if is_plain else f"{key} = {shown(value)}: must be a text, a number, true or false; correct it"
 
 
 def _is_text(value: object, pattern: str) -> bool:

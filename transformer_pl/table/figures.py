@@ -42,7 +42,7 @@ matplotlib.rcParams.update(
 
 
 DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure over the cost shows nothing
-HIGHEST_LOSS = 700.0  # nats per token: the perplexity of a higher one overflows
+HIGHEST_LOSS = 50.0  # nats per token, above any that a model has; axes overflow at much higher ones
 CURVES = (
     "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights. A curve "
     "that crosses the dotted line has reached base's last loss."
@@ -67,9 +67,9 @@ class Drawing(NamedTuple):
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Save a figure as svg, pdf and png beside each other; return the path of the svg."""
-    for kind in (".pdf", ".png", ".svg"):
-        figure.savefig(path.with_suffix(kind))
+    """Save a figure as svg, pdf and png beside each other, the same each time; return the path of the svg."""
+    for kind, undated in ((".pdf", {"CreationDate": None}), (".png", None), (".svg", {"Date": None})):
+        figure.savefig(path.with_suffix(kind), metadata=undated)
     return path.with_suffix(".svg")
 
 
@@ -100,17 +100,15 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
     faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
-    seeds = [[value - fmean(one.scores) + one.difference for value in one.scores] for one in scores]
-    for ours, centre in zip(seeds, centres, strict=True):
-        axes.scatter(ours, [centre + BESIDE_INTERVAL] * len(ours), 4, COLOURS[1], linewidths=0)
+    seeds = [one.difference - fmean(one.scores) + np.array(one.scores) for one in scores]
+    beside = np.repeat(centres + BESIDE_INTERVAL, [len(ours) for ours in seeds])
+    axes.scatter(np.concatenate(seeds), beside, 4, COLOURS[1], linewidths=0)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
     of_paper = [value for value in of_paper if value is not None]
     if any(one.is_outlier for one in scores):
-        _show_usual(axes, scores, [*itertools.chain(*seeds), *of_paper])
-        (starts, ends), (low, high) = np.array(intervals).T, axes.get_xlim()
-        for place, marker, is_cut in ((low, "<", starts < low), (high, ">", ends > high)):
-            axes.scatter(np.full(is_cut.sum(), place), centres[is_cut], 25, COLOURS[1], marker=marker, clip_on=False)
+        _show_usual(axes, scores, [*np.concatenate(seeds), *of_paper])
+        _mark_cut(axes, np.array(intervals), centres)
     marks = f"filled: p < 0.05; dot: a seed{'; cross: paper' if of_paper else ''}"
     base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
     axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
@@ -118,6 +116,13 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     return Drawing("Differences from base", figure, DIFFERENCES)
+
+
+def _mark_cut(axes: Axes, intervals: np.ndarray, centres: np.ndarray) -> None:
+    """Put an arrow where an interval reaches beyond the picture. intervals: (rows, 2); centres: their heights."""
+    (starts, ends), (low, high) = intervals.T, axes.get_xlim()
+    for place, marker, is_cut in ((low, "<", starts < low), (high, ">", ends > high)):
+        axes.scatter(np.full(is_cut.sum(), place), centres[is_cut], 25, COLOURS[1], marker=marker, clip_on=False)
 
 
 def _show_usual(axes: Axes, contrasts: Sequence[Contrast], values: Sequence[float | None]) -> None:
@@ -140,7 +145,7 @@ def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
     figure, axes = _axes_beside_names([row.shown_name for row, _ in drawn])
     highest, start = 0.0, math.inf
     for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
-        final, end = fmean(row.values["val/ppl"]), max(row.scored_steps)
+        final, end = min(fmean(row.values["val/ppl"]), math.exp(HIGHEST_LOSS)), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.exp([[min(seed[step], HIGHEST_LOSS) for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
