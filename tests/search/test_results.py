@@ -19,7 +19,7 @@ from transformer_pl.table import figures as plots
 from transformer_pl.table.cells import EXEMPT
 from transformer_pl.table.rows import Measure, Row
 from transformer_pl.table.table import compare
-from transformer_pl.trials.identity import same_row
+from transformer_pl.trials.identity import row_identity, same_row
 
 SPACE = {
     "model.p_drop": {"min": 0.0, "max": 0.5},
@@ -149,6 +149,24 @@ def test_the_best_is_trained_again_as_it_was_and_with_other_seeds(tmp_path, keys
         assert same_row(config, search.config(trial.params)[0])
     seeds = {config.seed for config in sweep.configs}
     assert len(seeds) == 3 and search.seed not in seeds
+
+
+def test_the_best_keeps_the_options_of_its_class_and_is_no_copy_of_base(tmp_path):
+    """An option that all trials have belongs to the class that was drawn; base may be drawn again."""
+    classes = {"values": ["torch.optim.Adam", "torch.optim.AdamW"]}
+    search = search_of(space={"optim.optimizer": classes}, fixed={"optim.optimizer.eps": 1e-6})
+    study = create_study(search, tmp_path, None)
+    for name, value in (("torch.optim.Adam", 1.0), ("torch.optim.AdamW", 1.0)):
+        study.enqueue_trial({"optim.optimizer": name})
+        trial = study.ask(search.space)
+        study.tell(trial, value)
+    study.enqueue_trial(search.base_draw)
+    study.tell(study.ask(search.space), 1.0)
+    results = SearchResults(search, study, tmp_path)
+    sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep())
+    drawn = [search.config(trial.params)[0] for trial in results.trials]
+    wanted = {row_identity(config) for config in [search.base, *drawn]}
+    assert sorted(row_identity(row.configs[0]) for row in sweep.rows) == sorted(wanted)
 
 
 @pytest.mark.slow

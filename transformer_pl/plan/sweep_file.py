@@ -102,8 +102,11 @@ class Sweep(NamedTuple):
 
 
 def leading_comment(path: Path) -> str:
-    """What the comment at the top of a sweep file says, without its indented commands."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), read_text(path).splitlines())
+    """What the comment at the top of a sweep file says, without its indented commands; empty if the file is gone."""
+    try:
+        lines = itertools.takewhile(lambda line: line.startswith("#"), read_text(path).splitlines())
+    except (OSError, InputError):
+        return ""
     return " ".join(line[1:].strip() for line in lines if not line.startswith("#  "))
 
 

@@ -8,17 +8,20 @@ from optuna.trial import FrozenTrial
 
 from transformer_pl.config.types import as_word
 from transformer_pl.plan.options import OF_SEEDS, TableOptions, sweep_folder
+from transformer_pl.plan.sweep_file import LONGEST_NAME
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
 from transformer_pl.search.study import counted_trials, shown_number, state_of
+from transformer_pl.trials.identity import row_identity
 from transformer_pl.trials.result import exemptions
 from transformer_pl.trials.trial import Trial
 
 BEST, FRONT = "best", "front"  # the states of the best trials, for one goal and several; see also `state_of`
 ORDER = (BEST, FRONT, "done", "pruned", "diverged")  # the order of states in the table; other states follow
+SEEDS = 2**32  # that there are
 FRESH_SEEDS = 3  # with which the best trials are trained again
 
 
@@ -40,7 +43,7 @@ class SearchResults:
     @property
     def fresh_seeds(self) -> list[int]:
         """Seeds that the search has not used."""
-        return [self.search.seed + n for n in range(1, FRESH_SEEDS + 1)]
+        return [(self.search.seed + n) % SEEDS for n in range(1, FRESH_SEEDS + 1)]
 
     def best_sweep(self) -> dict[str, Any] | None:
         """The content of a sweep file with base and the best trials, with fresh seeds; None where base is the best.
@@ -48,13 +51,18 @@ class SearchResults:
         A trial was chosen by its score, which is therefore too good. Only other seeds can say how good it is.
         """
         search = self.search
-        of_base, variants = search.config({})[1], list[str]()
+        of_base, seen, variants = search.config({})[1], {row_identity(search.base)}, list[str]()
         for trial, record in zip(self.trials, self.records, strict=True):
-            if record["state"] in (BEST, FRONT) and not record["base"]:
-                keys = search.config(trial.params)[1]
-                own = {key: value for key, value in keys.items() if key not in of_base or of_base[key] != value}
-                variants.append(" ".join(f"{key}={as_word(value)}" for key, value in own.items()) or "base")
-        variants = [one for one in dict.fromkeys(variants) if one != "base"]
+            if record["state"] not in (BEST, FRONT):
+                continue
+            config, keys = search.config(trial.params)
+            if (identity := row_identity(config)) not in seen:  # base and a drawn config may be equal
+                seen.add(identity)
+                changed = {key for key, value in keys.items() if key not in of_base or of_base[key] != value}
+                own = [
+                    key for key in keys if key in changed or key.rpartition(".")[0] in changed
+                ]  # and options of a class
+                variants.append(" ".join(f"{key}={as_word(keys[key])}" for key in own))
         if not variants:
             return None
         fixed, own_folder = (
@@ -63,7 +71,7 @@ class SearchResults:
         )
         return {
             "program": "transformer_pl/train/__main__.py",
-            "name": f"{search.name}-best{own_folder}",
+            "name": f"{search.name[: LONGEST_NAME - 12]}-best{own_folder}",
             "project": search.project,
             "method": "grid",
             "parameters": {

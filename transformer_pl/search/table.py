@@ -8,7 +8,7 @@ from typing import Any
 from transformer_pl.config import without_section
 from transformer_pl.plan.options import TableOptions
 from transformer_pl.runtime.terminal import short_number
-from transformer_pl.search.results import SearchResults, find_results
+from transformer_pl.search.results import BEST, FRONT, SearchResults, find_results
 from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import short_value
 from transformer_pl.table.cells import marked
@@ -78,6 +78,8 @@ def _notes(results: SearchResults) -> list[str]:
 def _chosen_note(results: SearchResults) -> str:
     """Why the scores of the best trials are too good, and what to train."""
     note = f"All have seed {results.search.seed}. "
+    if not any(record["state"] in (BEST, FRONT) for record in results.records):
+        return note
     if not results.best_sweep():
         return f"{note}None is better than base."
     several = len(results.search.goals) > 1

@@ -84,7 +84,8 @@ class SweepCommand:
     def report(self) -> str:
         """The command that prints the table again from the results."""
         which = TableOptions(**{stated.name: getattr(self.options, stated.name) for stated in fields(TableOptions)})
-        return join(["python", "-m", "transformer_pl.report", str(self.options.file), *words_of(which)])
+        margins = [word for name, size in self.options.margin for word in ("--margin", f"{name}={size:g}")]
+        return join(["python", "-m", "transformer_pl.report", str(self.options.file), *words_of(which), *margins])
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int, waits: bool = False) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.

@@ -49,7 +49,7 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         if not corpus.is_local:
             return f"dataset: {description}; it is loaded and counted when it is prepared; {scored}"
         counts = count_pairs(corpus, data, on_progress)
-        if (pairs := counts["train"]["pairs"]) <= SMALL:
+        if (pairs := counts["train"]["pairs"]) <= SMALL and data.of_vocabulary == data:
             learn_vocabulary(data, corpus, pairs)
     sizes = []
     for name in SPLITS:

@@ -4,6 +4,7 @@ Imports optuna, which takes a quarter of a second: import this module only where
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from shlex import join
@@ -100,12 +101,15 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     draw_page = partial(write_search_page, results, table, folder)
     folders = [runs / "trials" / record["folder"] for record in trained]
     send = partial(send_report, folder, search.name, search.project, table, read_plan(folder))
-    following, best = None, folder / "best.yaml"
-    best.unlink(missing_ok=True)  # base may have become the best
-    if content := results.best_sweep():
-        write_atomically(best, yaml.safe_dump(content, sort_keys=False))
-        words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
-        following = f"train base and the {'front' if len(search.goals) > 1 else 'best'} with new seeds: {join(words)}"
+    following, best, content = None, folder / "best.yaml", results.best_sweep()
+    with suppress(OSError):  # publishing says so
+        if content:
+            write_atomically(best, yaml.safe_dump(content, sort_keys=False))
+            words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
+            what = "front" if len(search.goals) > 1 else "best"
+            following = f"train base and the {what} with new seeds: {join(words)}"
+        else:
+            best.unlink(missing_ok=True)  # base has become the best
     return command.publish(table, draw_page, send, folders, exit_code, following)
 
 

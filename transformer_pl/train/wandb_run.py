@@ -90,7 +90,7 @@ def link_runs(trials: Iterable[Path], links: Path) -> None:
 
     trials: their folders. links: the folder, in that of their sweep.
     """
-    with suppress(OSError):  # a full disk, or a file system without links
+    with suppress(OSError, IndexError):  # a full disk, a file system without links, or a link of the user's
         earlier = {link.readlink().parts[-3]: link for link in links.glob("run-*") if link.is_symlink()}  # by trial
         for trial in trials:
             # leet reads the id of a run in the name of its folder: run-DATE_TIME-ID or offline-run-DATE_TIME-ID
@@ -205,7 +205,7 @@ def _keep_run() -> None:
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb  # here, because it is slow
 
-    run = _open_run(**_messages.get()[1])
+    run, view = _open_run(**_messages.get()[1]), None
     while True:
         kind, content = _messages.get()
         if kind == "log":
@@ -221,24 +221,27 @@ def _keep_run() -> None:
             pages = {key: wandb.Html(path, inject=False) for key, path in content["pages"].items()}
             run.log({"table": table} | figures | pages)
             if _server:  # the run is online
-                _save_view(run, content["columns"])
+                view = run.entity, run.project, run.config["sweep"], content["columns"]
         elif kind == "finish":
             if content == 128 + signal.SIGTERM:
                 run.mark_preempting()
             run.finish(exit_code=content)
+            if view:
+                _save_view(*view)
             return
 
 
-def _save_view(run: Any, columns: list[str]) -> None:
+def _save_view(entity: str, project: str, sweep: str, columns: list[str]) -> None:
     """Save a view of the sweep whose report this is, if the package for it is installed. columns: of its table."""
-    with suppress(ModuleNotFoundError):
+    metrics = [name for key in columns if re.fullmatch("val/[a-z]+", name := key.removesuffix(".mean"))]
+    try:
         from transformer_pl.train.wandb_view import save_view
 
-        metrics = [name for key in columns if re.fullmatch("val/[a-z]+", name := key.removesuffix(".mean"))]
-        try:
-            print(f"W&B: view: {save_view(run.entity, run.project, run.config['sweep'], metrics)}", file=sys.stderr)
-        except Exception as error:  # of the network, or of the server
-            print(plain(f"W&B: the view is not saved: {type(error).__name__}: {error}"), file=sys.stderr)
+        print(f"W&B: view: {save_view(entity, project, sweep, metrics)}", file=sys.stderr)
+    except ModuleNotFoundError:
+        return
+    except Exception as error:  # of the network, of the server, or of another version of the package
+        print(plain(f"W&B: the view is not saved: {type(error).__name__}: {error}"), file=sys.stderr)
 
 
 def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], job_type: str = "train") -> Any:
