@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
+from transformer_pl.plan.options import SHIPPED, TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
@@ -44,7 +44,8 @@ def main(argv: list[str]) -> int:
     for title, report in reports:
         print_report(title, report, options, len(reports) > 1)
     if options.format == "terminal":
-        what, form = ("table for a paper", "tex") if options.pairs or options.factors else ("page", "html")
+        has_page = not (options.pairs or options.factors) and getattr(options, "split", "val") == "val"
+        what, form = ("page", "html") if has_page else ("table for a paper", "tex")
         again = join(["python", "-m", "transformer_pl.report", *argv])
         say(command_console(), f"next, the {what}: {again} --format {form}")
     return 0
@@ -89,7 +90,8 @@ def _of_runs(options: RunsReport) -> Table | Path:
     from transformer_pl.table.figures import forest  # matplotlib takes a second
     from transformer_pl.table.html import write_html
 
-    folder = file.with_suffix(".report") if file.suffix else Path(f"{file.name}.report")
+    beside = file if file.suffix and not file.is_relative_to(SHIPPED) else Path(file.name)  # nothing is written there
+    folder = beside.with_suffix(".report")
     drawing = forest(table.contrasts)
     check_writable(folder)
     return write_html(folder, file.name, table, {"differences": drawing} if drawing else {})
@@ -239,7 +241,7 @@ def _grid(
     from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
     refuse_options(options, ["storage"], f"is for a search, but {file} has method: grid")
-    sweep = _with_looks_of_training(file, content, options)
+    sweep = _with_looks_of_training(file, content, options, planned)
     corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
@@ -266,14 +268,17 @@ def _grid(
     return sweep, trials
 
 
-def _with_looks_of_training(file: Path, content: dict[str, Any], options: TableOptions) -> Sweep:
-    """The sweep of a grid's file; without its looks if an agent has trained it. Raises an InputError for others."""
+def _with_looks_of_training(file: Path, content: dict[str, Any], options: TableOptions, planned: bool) -> Sweep:
+    """The sweep of a grid's file; without its looks if an agent has trained it. Raises an InputError for others.
+
+    planned: whether it may be trained later.
+    """
     from transformer_pl.report.looks import check_looks
 
     sweep = read_sweep(file, options.scale, options.seeds, options.set, content, options.looks, options.base_seeds)
     folder = sweep_folder(sweep, options)
     check_looks(file, sweep, folder)
-    return sweep.without_looks() if sweep.looks and not begun_plan(folder) else sweep
+    return sweep.without_looks() if sweep.looks and not planned and not begun_plan(folder) else sweep
 
 
 if __name__ == "__main__":

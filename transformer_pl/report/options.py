@@ -158,18 +158,18 @@ class RunsReport(TableChoice):
         self.refuse_unused()
         if (self.pairs or self.factors) and len(self.metric) > 1:
             raise InputError(f"--metric {','.join(self.metric)}: --pairs and --factors compare one metric; give one")
-        if self.paired:
-            refuse_options(self, ["pairs", "factors"], "is not for --paired, which compares rows with base")
-            if not self.seed:
-                raise InputError("--paired: must have --seed, the column in which the two runs of a pair agree; add it")
-        else:
-            refuse_options(self, ["folds"], "is for --paired, which is not given")
         if self.std and self.se:
             raise InputError("--std, --se: must be one of them, because each says how far runs spread; leave one out")
         if self.spreads:
             self._check_spreads()
         else:
             refuse_options(self, ["n"], "is for --std or --se, which is not given")
+        if self.paired:
+            refuse_options(self, ["pairs", "factors"], "is not for --paired, which compares rows with base")
+            if not self.seed:
+                raise InputError("--paired: must have --seed, the column in which the two runs of a pair agree; add it")
+        else:
+            refuse_options(self, ["folds"], "is for --paired, which is not given")
 
     def _check_spreads(self) -> None:
         """Raise an InputError for what makes no runs of means."""

@@ -99,6 +99,8 @@ def _made(path: Path, line: Run, options: RunsReport) -> list[Run]:
 def _run_count(path: Path, line: Run, column: str) -> int:
     """Of how many runs a line is the mean. column: of --n, or a number. Raises an InputError for what is no count."""
     n = float(column) if column.isdecimal() else line.values[column]
+    if not {*line.values.values()} - {None}:
+        return 1  # a row without numbers, which a note names
     if n is None or n % 1 or not 1 <= n <= MOST_RUNS:
         rule = f"must be a whole number from 1 to {MOST_RUNS:,}, because this line is the mean of so many runs"
         raise InputError(f"{_cell(path, line, column, n)}: {rule}; correct it")
@@ -110,8 +112,8 @@ def _mistake_in(spread: float | None, count: int, has_mean: bool) -> str:
     if spread is None:
         needs = has_mean and count > 1
         return f"must be a number where a line is the mean of {count} runs; add it" if needs else ""
-    if spread < 0:
-        return "must be 0 or more; leave out its sign, or correct it"
+    if not 0 <= spread <= MOST_SPREAD:
+        return f"must be from 0 to {MOST_SPREAD:g}; correct it"
     is_one = "must be empty where a line is one run; empty it, or correct the number of runs"
     return is_one if count == 1 else ""
 
@@ -181,10 +183,10 @@ def _numbers(runs: Sequence[Run], metric: str) -> list[float]:
 def _digits(metric: str, rows: Sequence[Row], options: RunsReport) -> int:
     """As many as the usual spread from run to run, or from pair to pair, has zeros behind the point, and one more."""
     samples = [sample for row in rows if (sample := row.samples.get(metric))]
-    spreads = [statistics.stdev(sample.scores.tolist()) for sample in samples]
+    spreads = [float(np.std(sample.scores, ddof=1)) for sample in samples]
     if options.paired and rows[0].is_base:
         spreads = [difference(sample, samples[0]).standard_error for sample in samples[1:]]
-    spreads = [*filter(None, spreads)]
+    spreads = [spread for spread in spreads if 0 < spread < math.inf]
     return min(15, max(0, 1 - math.floor(math.log10(statistics.median_low(spreads))))) if spreads else 3
 
 

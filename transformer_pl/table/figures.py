@@ -53,8 +53,8 @@ SCALES = (
     "95 % interval."
 )
 DIFFERENCES = (
-    "Where an interval crosses zero, the row may be better or worse than base. A dot is one seed, as its difference "
-    "from base's mean. An arrow ends an interval that reaches beyond the picture."
+    "Where an interval crosses zero, the row may be better or worse than base. A dot below it is one seed, as its "
+    "difference from base's mean. An arrow ends an interval that reaches beyond the picture."
 )
 
 
@@ -100,7 +100,7 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
     faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
     axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
-    seeds = [one.difference - fmean(one.scores) + np.array(one.scores) for one in scores]
+    seeds = [_dots(one) for one in scores]
     beside = np.repeat(centres + BESIDE_INTERVAL, [len(ours) for ours in seeds])
     axes.scatter(np.concatenate(seeds), beside, 4, COLOURS[1], linewidths=0)
     axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
@@ -109,13 +109,21 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     if any(one.is_outlier for one in scores):
         _show_usual(axes, scores, [*np.concatenate(seeds), *of_paper])
         _mark_cut(axes, np.array(intervals), centres)
-    marks = f"filled: p < 0.05; dot: a seed{'; cross: paper' if of_paper else ''}"
+    marks = f"filled: p < 0.05{'; dot: a seed' * bool(beside.size)}{'; cross: paper' if of_paper else ''}"
     base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
     axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
     return Drawing("Differences from base", figure, DIFFERENCES)
+
+
+def _dots(contrast: Contrast) -> np.ndarray:
+    """The seeds of a row, as differences from base's mean; none where it is made of a mean, or compared in pairs."""
+    sample = contrast.row.samples.get(contrast.measure.key)
+    if contrast.shares_weights or (sample and not sample.has_seeds):
+        return np.zeros(0)
+    return (contrast.difference or 0.0) - fmean(contrast.scores) + np.array(contrast.scores)
 
 
 def _mark_cut(axes: Axes, intervals: np.ndarray, centres: np.ndarray) -> None:

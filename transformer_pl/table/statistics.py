@@ -32,6 +32,7 @@ Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (
 LEVEL = 0.95
 POWER = 0.8  # of `Estimate.detectable`
 ROUNDING = 1e-6  # of a score: two that differ by less differ by how numbers are rounded
+EXACT = 1e-12  # relative: differences that spread less are the same
 DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
 
 
@@ -135,7 +136,10 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
     """
     if shares_weights(row, base):
         row, base = _common(row, base), _common(base, row)
-        within = estimate(Sample(row.scores - base.scores, row.pseudo - base.pseudo, overlap=row.overlap))
+        scores = row.scores - base.scores
+        if np.ptp(scores) <= EXACT * abs(base.scores).max():  # equal but for the rounding of this subtraction
+            scores = np.full_like(scores, scores[0])
+        within = estimate(Sample(scores, row.pseudo - base.pseudo, overlap=row.overlap))
         return within._replace(degrees_of_freedom=None) if within.parts else within
     return _combine([(1, row), (-1, base)], prior)
 
@@ -174,12 +178,15 @@ def first_seeds(row: Sample, count: int) -> Sample:
 def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
     """Whether the scores of rows, times their weights, cancel each other in every seed up to ROUNDING.
 
-    Scores are compared in their order, as far as all rows have them.
+    Scores are compared in their order, as far as all rows have them; those of pairs within each pair.
     """
     if not all(row.has_seeds for _, row in weighted_rows):
         return False
-    seeds = min(len(row.scores) for _, row in weighted_rows)
-    scores = np.array([weight * row.scores[:seeds] for weight, row in weighted_rows])
+    weights, samples = zip(*weighted_rows, strict=True)
+    if len(samples) == 2 and shares_weights(*samples):
+        samples = (_common(*samples), _common(*samples[::-1]))
+    seeds = min(len(row.scores) for row in samples)
+    scores = np.array([weight * row.scores[:seeds] for weight, row in zip(weights, samples, strict=True)])
     return bool((abs(scores.sum(0)) <= ROUNDING * abs(scores).sum(0) / 2).all())
 
 

@@ -109,15 +109,15 @@ def _with_statistics(
 ) -> Contrast:
     """The contrast with what its samples tell. change: the difference from base; None for a row that is not tested."""
     mean, measure = estimate(own, prior), contrast.measure
-    shares = bool(of_base and p_value is not None and shares_weights(own, of_base))
+    is_paired = bool(of_base and change and shares_weights(own, of_base))
     return replace(
         contrast,
-        difference=change.value if change and shares else contrast.difference,  # of the seeds that both have
+        difference=change.value if change and is_paired else contrast.difference,  # of the seeds that both have
         mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
         estimate=None if p_value is None else change,
         p_value=p_value,
         is_outlier=is_outlier(own, prior),
-        shares_weights=shares,
+        shares_weights=is_paired and p_value is not None,
         is_rounding=bool(of_base and change and is_rounding([(1, own), (-1, of_base)])),
         is_constant=is_constant(own),
     )
