@@ -161,11 +161,12 @@ def test_an_offline_run_says_everything_and_goes_on_under_its_id(tmp_path, monke
     trial, links = tmp_path / "trials" / "h=4-s1-0123456789ab", tmp_path / "sweeps" / "table3-A@demo" / "wandb"
     for folder in (trial, links.parent):
         folder.mkdir(parents=True)
-    for exit_code, step in ((143, 10), (0, 20)):
+    for count, (exit_code, step) in enumerate([(143, 10), (0, 20)], 1):
         run = a_run(trial, name=f"(A) größe={'x' * 60} s4294967295")
         run.send(log={"step": step, "train/loss": 5 - step / 10})
         run.send(translations=[{"source": "a", "translation": "b"}])
         run.send(summary={"params": 7})
+        wait_for(lambda count=count: len([*trial.glob("wandb/offline-run-*")]) == count, 60)  # it is open
         run.finish(exit_code)
         wait_for(lambda: not writers(), 60)
     stopped, ended = offline(trial)
