@@ -58,20 +58,17 @@ class SearchResults:
             config, keys = search.config(trial.params)
             if (identity := row_identity(config)) not in seen:  # base and a drawn config may be equal
                 seen.add(identity)
+                # An option is written beside its class, which would otherwise begin without it.
                 changed = {key for key, value in keys.items() if key not in of_base or of_base[key] != value}
-                own = [
-                    key for key in keys if key in changed or key.rpartition(".")[0] in changed
-                ]  # and options of a class
+                own = [key for key in keys if key in changed or key.rpartition(".")[0] in changed]
                 variants.append(" ".join(f"{key}={as_word(keys[key])}" for key in own))
         if not variants:
             return None
-        fixed, own_folder = (
-            {"scale": search.scale, **of_base},
-            f"-{value_digest(search.sets, 6)}" if search.sets else "",
-        )
+        other_sets = f"-{value_digest(search.sets, 6)}" if search.sets else ""  # other --set, other table
+        fixed = {"scale": search.scale, **of_base}
         return {
             "program": "transformer_pl/train/__main__.py",
-            "name": f"{search.name[: LONGEST_NAME - 12]}-best{own_folder}",
+            "name": f"{search.name[: LONGEST_NAME - 12]}-best{other_sets}",
             "project": search.project,
             "method": "grid",
             "parameters": {

@@ -163,27 +163,28 @@ class GridCommand(SweepCommand):
         configs = [planned.config for planned in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
-        tested = {} if self.options.retune else {"tested": self.tested(plan), "looks": self.looks(plan.sweep)}
+        looks = {} if self.options.retune else self.looks(plan.sweep)
+        tested = {} if self.options.retune else {"tested": self.tested(plan), "looks": looks}
         self.write_plan(as_json(plan) | {"notes": self.notes} | tested)
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
         for planned in plan.trials:
             if planned.row in self.refused and not planned.trial.result():
                 planned.trial.make()
                 planned.trial.set_status("refused", why=self.refused[planned.row])
-        queue = self.queue(plan, missing)
+        queue = self.queue(plan, missing, looks.get("margin"))
         ended = len(plan.trials) - len(missing)
         if stopped := self.launch(queue, configs, ended, waits=bool(plan.sweep.looks)):
             return stopped
         self.name_those_that_ended(plan, queue)
         return 1 if queue.failed or self.refused else 0
 
-    def queue(self, plan: Plan, missing: Sequence[PlannedTrial]) -> GridQueue:
-        """What gives out the missing trials."""
+    def queue(self, plan: Plan, missing: Sequence[PlannedTrial], margin: float | None) -> GridQueue:
+        """What gives out the missing trials. margin: that of the looks."""
         if not plan.sweep.looks:
             return GridQueue(missing, plan.estimates)
         from transformer_pl.sweep.looks import LooksQueue  # scipy takes half a second
 
-        return LooksQueue(plan, missing, self.folder, self.looks(plan.sweep)["margin"])
+        return LooksQueue(plan, missing, self.folder, margin)
 
     def name_those_that_ended(self, plan: Plan, queue: GridQueue) -> None:
         """Name the trials that failed or diverged, with the remedy."""

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Contrast, PrintedTable
-from transformer_pl.table.scales import LEAST_HELD, at_both, left_one_out
+from transformer_pl.table.scales import at_both, is_predictable, left_one_out
 from transformer_pl.table.statistics import predict
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
@@ -213,7 +213,7 @@ def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str
     figure, axes = _axes_beside_names([*points])
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
-    if left_one_out(x, y)[1] >= LEAST_HELD * len(x):
+    if is_predictable(left_one_out(x, y)[1], len(x)):
         at = np.linspace(x.min(), x.max(), 50)
         line = np.array([[one.value, *one.interval()] for one in (predict(x, y, place) for place in at)]).T
         axes.plot(at, line[0], color="0.6", linewidth=0.8, zorder=0)

@@ -16,7 +16,7 @@ to be found at the last look. That last rule can only lower the error, because i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -43,7 +43,7 @@ class Looks:
     @classmethod
     def of(cls, seeds: Sequence[int], base_seeds: int, rows: int) -> "Looks":
         """base_seeds: at the last look. Before it base has the same share of its seeds as the rows have of theirs."""
-        return cls(tuple(seeds), tuple(math.ceil(n * base_seeds / seeds[-1]) for n in seeds), rows)
+        return _looks(tuple(seeds), tuple(math.ceil(n * base_seeds / seeds[-1]) for n in seeds), rows)
 
     def _drawn(self) -> np.ndarray:
         """|Z_kl| of tables in which no row differs, (DRAWS, rows, looks)."""
@@ -142,6 +142,9 @@ class Looks:
     def level_of_one(self) -> float:
         """The level of a row's interval at the last look, with which those of all rows hold together."""
         return float(1 - 2 * stats.norm.sf(np.quantile(self._largest[:, -1], 1 - self.levels[-1])))
+
+
+_looks = cache(Looks)  # a command asks for the same ones several times, and their levels take a sixth of a second
 
 
 class LookedAt(NamedTuple):

@@ -33,6 +33,11 @@ def left_one_out(x: np.ndarray, y: np.ndarray) -> tuple[list[Estimate], int]:
     return each, sum(one.low <= value <= one.high for one, value in zip(each, y, strict=True))
 
 
+def is_predictable(held: int, rows: int) -> bool:
+    """Whether so many of the intervals of left-out rows hold that other rows may be predicted."""
+    return held >= LEAST_HELD * rows
+
+
 def _is_known(contrast: Contrast) -> bool:
     return contrast.difference is not None and math.isfinite(contrast.difference)
 
@@ -58,7 +63,7 @@ def scales_table(here: Sequence[Contrast], there: Sequence[Contrast], names: tup
     x, y = points.T
     each, held = left_one_out(x, y)
     predicted: dict[str, Estimate] = {}
-    if held >= LEAST_HELD * len(pairs):
+    if is_predictable(held, len(pairs)):
         predicted = {one.row.name: predict(x, y, one.difference or 0.0) for one in here if _is_fit(one)}
         predicted |= {one.row.name: value for (one, _), value in zip(pairs, each, strict=True)}
     notes = [_sizes(x, y, each, held, measure, names), _left_out(here, names[0]), f"{STAR} {DAGGER}"]
@@ -118,7 +123,7 @@ def _sizes(
     said = f"Differences at {second} are {errors[0]} {measure.title} from those at {first}, {errors[1]} from zero, and "
     said += f"{errors[2]} from the line through those of the other rows (root mean square). "
     counts = f"{held} of {len(x)} rows, each left out of its line, are within its 95 % interval"
-    if held < LEAST_HELD * len(x):
+    if not is_predictable(held, len(x)):
         return f"{said}Nothing is predicted: only {counts}, and {LEAST_HELD:.0%} must be."
     return f"{said}The interval of a prediction is for one row, and holds how rows scatter about the line: {counts}."
 
