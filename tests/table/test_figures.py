@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.sweep_table import table_of
-from transformer_pl.table.figures import curves, draw_sweep_plots, forest, front
+from transformer_pl.table.figures import curves, draw_sweep_plots, forest, front, save
 from transformer_pl.table.rows import Contrast, Measure, Printed, PrintedTable, Row
 from transformer_pl.table.statistics import Estimate
 from transformer_pl.tasks.translation import Translation
@@ -97,6 +97,14 @@ def test_each_seed_is_a_dot_by_its_difference_from_the_mean_of_base():
     seeds = replace(one, row=replace(one.row, values=one.row.values | {"val/bleu": [59, 61, 63]}))
     axes = drawn(forest([seeds]).figure)
     assert any(sorted(dots.get_offsets()[:, 0]) == [-1, 1, 3] for dots in axes.collections)
+
+
+def test_a_picture_is_the_same_each_time(tmp_path):
+    """So that a page changes only with its results."""
+    rows = [contrast("a", 61), contrast("b", 62)]
+    saved = [save(forest(rows).figure, tmp_path / name) for name in ("one", "other")]
+    for kind in (".svg", ".pdf", ".png"):
+        assert len({path.with_suffix(kind).read_bytes() for path in saved}) == 1
 
 
 def test_a_cross_at_zero_is_in_the_picture_where_one_interval_is_not():

@@ -37,6 +37,7 @@ matplotlib.rcParams.update(
         **{"font.size": 9, "svg.fonttype": "none", "pdf.fonttype": 42, "savefig.dpi": 200, "savefig.bbox": "tight"},
         **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "legend.fontsize": 8},
         "text.parse_math": False,  # a name with two $ in it is no formula
+        "svg.hashsalt": "transformer_pl",  # else the ids in a picture are drawn anew each time
     }
 )
 
