@@ -15,6 +15,7 @@ import pytest
 import tiny_trials
 import yaml
 from helpers import ROOT, little_text
+from shipped_components import marks_of_file
 from tiny_trials import in_a_command
 
 from transformer_pl import check, translate
@@ -76,6 +77,9 @@ def example_file(path):
     return "sweeps/search_regularisation.yaml" if path.parent.name == "search" else "sweeps/table3_A.yaml"
 
 
+PLAIN = re.compile(r"python -m transformer_pl\.sweep sweeps/(\w+)\.yaml( --(seeds|scale) \S+)*")  # as of any sweep file
+
+
 def commands():
     """Every command of every README once, with the README that has it first."""
     found = {}
@@ -84,7 +88,9 @@ def commands():
             for command in simple_commands(line.replace("FILE", example_file(path))):
                 if command.startswith(OURS) and command not in ALONE | ELSEWHERE:
                     found.setdefault(command, path)
-    return [pytest.param(command, id=f"{NAMES[path]}: {command}") for command, path in found.items()]
+    plain = {command: PLAIN.fullmatch(command) for command in found}
+    marks = {command: marks_of_file(match[1]) if match else [] for command, match in plain.items()}
+    return [pytest.param(one, id=f"{NAMES[path]}: {one}", marks=marks[one]) for one, path in found.items()]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
