@@ -199,6 +199,7 @@ def test_the_page_works(workplace):
     assert names["weights"]["cross"].ndim == 4
 
 
+@pytest.mark.slow  # it imports both; tests/test_benchmarks.py compares the logits every day
 def test_the_export_of_the_page_translates_as_the_trial_does(workplace, trial, capsys):
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[bench]'")
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install -e '.[bench]'")

@@ -112,6 +112,11 @@ def made(config, site):
 """
 
 
+SLOW = (
+    pytest.mark.slow
+)  # seconds; every day a loss and an optimizer are tried, as one that is found and one that is named
+
+
 @pytest.fixture
 def check(module):
     module(OWN)
@@ -211,9 +216,11 @@ def test_an_attention_that_lacks_an_argument_is_one():
     [
         (["stranger.Loss"], "it_leaves_out_padding"),
         (["torch.optim.SGD", "momentum=0.9", "--slot", "optim.optimizer"], "it_changes_every_weight_by_its_gradient"),
-        (["copying_task.Copying", "data.vocab_size=275"], "its_score_is_that_of_the_sums"),
-        (["ablations.distillation.WordDistillation", "teacher=0123456789ab"], "it_is_a_sum_over_tokens"),
-        (["stranger.Watches"], "what_counts_changes_something"),
+        pytest.param(["copying_task.Copying", "data.vocab_size=275"], "its_score_is_that_of_the_sums", marks=SLOW),
+        pytest.param(
+            ["ablations.distillation.WordDistillation", "teacher=0123456789ab"], "it_is_a_sum_over_tokens", marks=SLOW
+        ),
+        pytest.param(["stranger.Watches"], "what_counts_changes_something", marks=SLOW),
     ],
     ids=str,
 )

@@ -117,7 +117,8 @@ def write_text(folder: Path, sentences: int) -> Path:
 def folder(tmp_path_factory):
     """Texts: `text` and `text2`; and copies of hub's datasets, `one` with a subset and `two`."""
     folder = tmp_path_factory.mktemp("bindings")
-    (folder / "checks").mkdir()
+    for shared in ("checks", "data"):
+        (folder / shared).mkdir()
     for number, name in enumerate(("text", "text2", "copies/one", "copies/one/part", "copies/two")):
         write_text(folder / name, 60 + number)
     with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +137,8 @@ def make(folder):
         if name not in made:
             place = folder / f"trial{len(made)}"
             (place / "runs").mkdir(parents=True)
-            (place / "runs" / "checks").symlink_to(folder / "checks")  # each component is checked once
+            for shared in ("checks", "data"):  # each component is checked once, each dataset prepared once
+                (place / "runs" / shared).symlink_to(folder / shared)
             os.environ[watching_component.FOLDER] = str(place)
             keys = {"data.path": folder / "text"} | keys
             keys = {key: str(value).replace("FOLDER", str(folder)) for key, value in keys.items()}

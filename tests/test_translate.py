@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+import tiny_trials
 from forked import command
 from helpers import ROOT
 
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.translate import main
 from transformer_pl.trials.trial import Trial
 
 
@@ -85,8 +87,8 @@ def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, tr
     shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns(missing, "wandb"))
     if missing != "data":
         (tmp_path / "data").symlink_to(smoke[0] / "data")
-    completed = command("translate", copy)
-    assert completed.returncode == 2 and not completed.stdout and missing in completed.stderr
+    code, out, err = tiny_trials.ended(main, copy)
+    assert code == 2 and not out and missing in err
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,5 @@ def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, tr
     ],
 )
 def test_wrong_input_is_reported(smoke, argv, law):
-    completed = command("translate", *argv, "--runs", smoke[0])
-    assert completed.returncode == 2 and law in completed.stderr and "Traceback" not in completed.stderr
-    assert not completed.stdout
+    code, out, err = tiny_trials.ended(main, *argv, "--runs", smoke[0])
+    assert code == 2 and not out and law in err and "Traceback" not in err

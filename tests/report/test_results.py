@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from shipped_components import marks_of_file
 from tiny_trials import ended
 
 from transformer_pl.config import KEYS
@@ -86,7 +87,8 @@ def shipped_table(trials, tmp_path, scale, file, seeds):
 
 
 @pytest.mark.parametrize(
-    ("scale", "file", "seeds", "printed"), [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in tables()]
+    ("scale", "file", "seeds", "printed"),
+    [pytest.param(*one, id=f"{one[0]}: {one[1]}", marks=marks_of_file(Path(one[1]).stem)) for one in tables()],
 )
 def test_a_table_is_that_of_the_trials(trials, tmp_path, scale, file, seeds, printed):
     columns = {column.name: column.cells for column in shipped_table(trials, tmp_path, scale, file, seeds).columns}

@@ -39,7 +39,10 @@ def trials_in(queue, state):
 ONE, TWO = [("val/ppl", "minimize")], [("val/bleu", "maximize"), ("flops", "minimize")]
 
 
-@pytest.mark.parametrize(("sampler", "goals"), [("tpe", ONE), ("tpe", TWO), ("gp", ONE), ("gp", TWO), ("cma-es", ONE)])
+SLOW = [pytest.param("gp", goals, marks=pytest.mark.slow) for goals in (ONE, TWO)]  # fits Gaussian processes
+
+
+@pytest.mark.parametrize(("sampler", "goals"), [("tpe", ONE), ("tpe", TWO), ("cma-es", ONE), *SLOW])
 def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path, goals, sampler):
     """Even if it is the cheapest. The next command tries a failed trial again, and not a diverged one."""
     keys = OPTUNA | {"metrics": [{"name": name, "goal": direction} for name, direction in goals]}

@@ -226,7 +226,7 @@ def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, wh
     assert json.loads(read_back(offline(tmp_path)[0], "--summary"))["summary"]["step"] == 1
 
 
-@pytest.mark.parametrize("said", ["disabled", "offline"])
+@pytest.mark.parametrize("said", [pytest.param("disabled", marks=pytest.mark.slow), "offline"])
 def test_what_wandb_disabled_or_offline_has_said_in_this_folder_is_obeyed(server, tmp_path, monkeypatch, capfd, said):
     """Though there is a key, and a server that answers. WANDB_MODE wins."""
     for name in ("here", "trial", "other"):
