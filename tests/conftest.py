@@ -97,6 +97,15 @@ def smoke(tmp_path_factory):
 
 
 @pytest.fixture
+def unrehearsed():
+    """Parts of the trials that this process trains are taken as they are."""
+    from tiny_trials import unrehearsed  # which imports Lightning
+
+    with unrehearsed():
+        yield
+
+
+@pytest.fixture
 def module(tmp_path, monkeypatch):
     """Write a module of the user's own, importable from a folder of its own; returns its file."""
     monkeypatch.syspath_prepend(str(tmp_path))

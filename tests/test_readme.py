@@ -16,7 +16,7 @@ import tiny_trials
 import yaml
 from helpers import ROOT, little_text
 from shipped_components import marks_of_file
-from tiny_trials import in_a_command
+from tiny_trials import in_a_command, unrehearsed
 
 from transformer_pl import check, translate
 from transformer_pl.data import synthetic
@@ -203,7 +203,8 @@ def run_train(words):
         with pytest.raises(SystemExit):
             train.main(words)
         return 0
-    return train.main(with_tiny_scale(words, "--scale=demo.yaml"))
+    with unrehearsed():
+        return train.main(with_tiny_scale(words, "--scale=demo.yaml"))
 
 
 def run_piped(words):
@@ -250,8 +251,9 @@ def test_the_ablation_of_the_root_readme_passes_the_plan(here, capsys):
 def test_the_worked_example_leads_to_a_table(here, capsys):
     variants = yaml.safe_load(Path("alibi.yaml").read_text())["parameters"]["variant"]["values"]
     assert len(variants) == 3
-    for variant in variants:
-        assert train.main(["--scale=demo.yaml", f"--variant={variant}"]) == 0
+    with unrehearsed():
+        for variant in variants:
+            assert train.main(["--scale=demo.yaml", f"--variant={variant}"]) == 0
     capsys.readouterr()
     assert sweep.main(["alibi.yaml", "--scale", "demo.yaml", "--seeds", "1"]) == 0
     printed = capsys.readouterr().out

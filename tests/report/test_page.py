@@ -194,7 +194,8 @@ def signed(module, tmp_path):
     module(SIGNED)
     runs, own = tmp_path / "runs", {"model.attention": "stranger.Signed"}
     tiny_trials.train(runs, {})
-    _, trial = tiny_trials.train(tmp_path / "others", own)
+    with tiny_trials.unrehearsed():
+        _, trial = tiny_trials.train(tmp_path / "others", own)
     trial.folder.rename(runs / "trials" / trial.folder.name)
     keys = tiny_trials.TINY | {"data.path": tmp_path / "text", "variant": ["model.attention=stranger.Signed", "base"]}
     sweep = read_sweep(write_sweep(tmp_path / "signed.yaml", keys))
