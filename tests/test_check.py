@@ -164,7 +164,9 @@ def test_a_law_in_which_the_component_fails_hides_no_other(check, capsys):
 
 def test_frozen_weights_are_named_and_break_nothing(check, capsys):
     assert check("stranger.Frozen", "model.d_model=64", "model.d_ff=128") == 0
-    (line,) = re.findall("^holds +every_weight_gets_a_gradient.*$", capsys.readouterr().out, re.M)
+    printed = capsys.readouterr().out
+    assert printed.startswith("model.ffn = stranger.Frozen, at scale demo: ")
+    (line,) = re.findall("^holds +every_weight_gets_a_gradient.*$", printed, re.M)
     assert "encoder.0.ffn.W_1.weight" in line and "decoder.0.ffn.W_1.weight" in line
 
 
@@ -261,8 +263,9 @@ def test_a_callback_that_ends_the_training_at_once_is_not_said_to_continue(check
     assert states(capsys.readouterr().out)["a_stopped_training_comes_to_the_same_end"] == "untested"
 
 
-def test_a_part_that_cannot_be_used_has_a_line(check, capsys):
-    assert check("stranger.Odd", "--slot", "ffn") == 2
+@pytest.mark.parametrize("slot", ["ffn", "model.ffn"])  # two names of a slot of the model
+def test_a_part_that_cannot_be_used_has_a_line(check, capsys, slot):
+    assert check("stranger.Odd", "--slot", slot) == 2
     assert re.search(r"^BROKEN +model\.ffn = stranger\.Odd", capsys.readouterr().out, re.M)
 
 
@@ -270,12 +273,6 @@ def test_a_part_of_the_project_is_not_said_to_be_checked(check, capsys):
     assert check(KEYS["optim.loss"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"optim.loss = {KEYS['optim.loss']}") and not states(printed)
-
-
-@pytest.mark.parametrize("slot", ["ffn", "model.ffn"])
-def test_a_slot_of_the_model_has_two_names(check, capsys, slot):
-    assert check("stranger.Frozen", "--slot", slot) == 0
-    assert capsys.readouterr().out.startswith("model.ffn = stranger.Frozen, at scale demo: ")
 
 
 @pytest.mark.parametrize(

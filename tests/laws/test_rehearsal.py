@@ -8,6 +8,7 @@ import pytest
 import tiny_trials
 from helpers import processes
 from lightning.pytorch.callbacks import Callback
+from stopping_callback import StopAt
 
 from tests.laws.rehearsals import ClosureTwice, path
 from tests.laws.test_losses import Mean
@@ -68,17 +69,9 @@ def test_the_cost_of_several_passes_and_of_shared_weights_is_true(tmp_path):
         tiny_trials.train(tmp_path / "flops" / "runs", twice | {"optim.match": "flops"})
 
 
-class StopsAt(Callback):
-    def __init__(self, step: int = 10):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        trainer.should_stop = trainer.global_step >= self.step
-
-
 def test_a_callback_that_only_watches_cannot_end_a_training(tmp_path):
     """Not even after the steps of a rehearsal: else its result would be that of the config without it."""
-    stops = f"{{{path(StopsAt)}: {{step: 25, in_identity: false}}}}"
+    stops = f"{{{path(StopAt)}: {{step: 25, in_identity: false}}}}"
     with pytest.raises(InputError, match="in_identity"):
         tiny_trials.train(tmp_path / "runs", {"optim.max_steps": 30, "trainer.callbacks": stops})
     _, whole = tiny_trials.train(tmp_path / "runs", {"optim.max_steps": 30})

@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     Timer,
 )
+from stopping_callback import StopAt
 from torch import nn
 
 from tests.laws.rehearsals import Buffered, ClosureTwice, Loss, Schedule, broken, each_law, of_all_stages, path
@@ -145,14 +146,6 @@ class SecondLayer(Callback):
         module.model.encoder[1]
 
 
-class StopsAt(Callback):
-    def __init__(self, step: int = 10):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        trainer.should_stop = trainer.global_step >= self.step
-
-
 class Replaces(Callback):
     # puts a schedule of its own in the place of the row's
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
@@ -189,7 +182,7 @@ TRAINED = {
     "several callbacks": {"optim.loss": path(Weighted), "optim.clip": 0.5, "trainer.accumulate": 2}
     | callbacks_of(LearningRateMonitor, RichProgressBar, Remembers, Draws, ByTheRow, SecondLayer),
     "averages of weights": callbacks_of(with_options(EMAWeightAveraging, decay=0.9), Timer),
-    "a callback that ends it": callbacks_of(with_options(StopsAt, step=10), with_options(Watches, **WATCHES)),
+    "a callback that ends it": callbacks_of(with_options(StopAt, step=10), with_options(Watches, **WATCHES)),
 }
 
 
@@ -219,7 +212,7 @@ BROKEN = [
             with_options(StochasticWeightAveraging, swa_lrs=0.1, swa_epoch_start=1),
             with_options(GradientAccumulationScheduler, scheduling={"0": 2}),
             with_options(EarlyStopping, monitor="val/bleu"),
-            with_options(StopsAt, step=10, **WATCHES),
+            with_options(StopAt, step=10, **WATCHES),
         )
     ),
     (callbacks_of(Replaces), "it_leaves_the_trainer_as_it_is"),
