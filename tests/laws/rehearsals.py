@@ -44,7 +44,7 @@ def each_law(cases: Iterable[tuple[Any, str]]) -> pytest.MarkDecorator:
     for part, law in cases:
         parameters.append(pytest.param(part, law, marks=[pytest.mark.slow] if law in seen else []))
         seen.add(law)
-    return pytest.mark.parametrize(("part", "law"), parameters, ids=str)
+    return pytest.mark.parametrize(("part", "law"), parameters, ids=lambda one: getattr(one, "__name__", str(one)))
 
 
 def path(part: type) -> str:
