@@ -6,12 +6,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from forked import command
 from helpers import a_result
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
+from tiny_trials import ended
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
+from transformer_pl.report import __main__ as report
 from transformer_pl.search.queue import UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import (
@@ -23,6 +24,7 @@ from transformer_pl.search.study import (
     pruner,
     shown_number,
 )
+from transformer_pl.sweep import __main__ as sweep
 
 SECRET = "s3cret"
 
@@ -192,7 +194,9 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
     assert [trial.intermediate_values for trial in trials] == [{1: 10.0 + number} for number in range(4)]
 
 
-@pytest.mark.parametrize("name", ["tpe", "random", "qmc", "cma-es", "gp", "nsga-ii"])
+@pytest.mark.parametrize(
+    "name", ["tpe", "random", "qmc", "cma-es", pytest.param("gp", marks=pytest.mark.slow), "nsga-ii"]
+)
 def test_a_seeded_sampler_goes_on_after_a_restart(tmp_path, name):
     """No point is drawn again, and those of two processes are those of one."""
     words, keys = [name, "seed=1"], {"space": DROPOUT, "run_cap": 7}
@@ -245,9 +249,8 @@ def test_a_study_is_of_one_search(tmp_path):
     ],
 )
 def test_an_invalid_storage_is_refused_and_no_password_printed(tmp_path, url, shown):
-    for name in ("sweep", "report"):
+    for main in (sweep.main, report.main):
         (tmp_path / "runs").mkdir(exist_ok=True)
-        finished = command(name, search_file(tmp_path), "--runs", tmp_path / "runs", f"--storage={url}")
-        assert finished.returncode == 2 and shown in finished.stderr and "Traceback" not in finished.stderr
-        assert SECRET not in finished.stdout + finished.stderr
+        code, out, err = ended(main, search_file(tmp_path), "--runs", tmp_path / "runs", f"--storage={url}")
+        assert code == 2 and shown in err and "Traceback" not in err and SECRET not in out + err
     assert not (tmp_path / "runs" / "sweeps").exists()

@@ -1,7 +1,7 @@
 """How the file of a search is read."""
 
 import pytest
-from helpers import command
+from tiny_trials import ended
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
@@ -9,6 +9,7 @@ from transformer_pl.plan.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.space import distribution
 from transformer_pl.search.study import SAMPLERS, check_drawing, construct, pruner, sampler
+from transformer_pl.sweep.__main__ import main
 from transformer_pl.task import open_corpus
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
@@ -55,10 +56,9 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
     space |= {"seed": {"values": [1, 2]}}
     goal, early = {"name": "blue", "goal": "maximise"}, {"type": "envelope"}
     path = search_file(tmp_path, space=space, metric=goal, run_cap=0, early_terminate=early)
-    finished = command("sweep", path, "--runs", tmp_path / "runs")
-    assert finished.returncode == 2 and not (tmp_path / "runs").exists()
-    for mistake in ("model.hh", "mu", "blue", "run_cap = 0", "parameters.seed", "envelope"):
-        assert mistake in finished.stderr
+    code, _, err = ended(main, path, "--runs", tmp_path / "runs")
+    assert code == 2 and not (tmp_path / "runs").exists()
+    assert all(mistake in err for mistake in ("model.hh", "mu", "blue", "run_cap = 0", "parameters.seed", "envelope"))
 
 
 @pytest.mark.parametrize(
