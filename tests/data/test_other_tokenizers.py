@@ -7,6 +7,7 @@ import pytest
 import tiny_trials
 from forked import command
 from helpers import little_text
+from transformer_pl.trials.trial_run import identify
 
 from ablations.byte_tokenizer import Bytes
 from ablations.separate_vocabularies import SeparateBPE
@@ -19,7 +20,6 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import trial_config
-from transformer_pl.trials.trial_run import identify
 
 CHARACTERS, BYTES = "ablations.character_tokenizer.Characters", "ablations.byte_tokenizer.Bytes"
 SEPARATE = "ablations.separate_vocabularies.SeparateBPE"

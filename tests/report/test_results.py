@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from tiny_trials import ended
+from transformer_pl.trials.trial_run import identify
 
 from transformer_pl.config import KEYS
 from transformer_pl.data.prepared import Prepared
@@ -28,7 +29,6 @@ from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import as_trained
-from transformer_pl.trials.trial_run import identify
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "sweeps" / "results"

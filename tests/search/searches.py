@@ -7,9 +7,9 @@ from pathlib import Path
 import optuna
 import yaml
 from helpers import a_result, shared_text
+from transformer_pl.search.queue import SearchQueue
 
 from transformer_pl.search import study as studies
-from transformer_pl.search.queue import SearchQueue
 from transformer_pl.search.space import read_search
 from transformer_pl.search.study import JOURNAL, create_study
 

@@ -32,7 +32,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.isolated import in_parallel, isolated
 from transformer_pl.trials.records import ChecksRecord
-from transformer_pl.trials.trial_run import code_digests
+from transformer_pl.trials.trial_of import code_digests
 
 REVISION = 6  # raised when a law becomes stricter: then every part is checked again
 REHEARSAL = "in a rehearsal of 20 steps"

@@ -23,7 +23,7 @@ from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import study as studies
-from transformer_pl.search.queue import SearchQueue
+from transformer_pl.search.drawing import SearchQueue
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search
 from transformer_pl.sweep.command import SweepCommand

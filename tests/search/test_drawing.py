@@ -10,9 +10,9 @@ from forked import command
 from helpers import a_result
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
+from transformer_pl.search.queue import UNLOCKED_S
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
-from transformer_pl.search.queue import UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.study import (
     SAMPLERS,
