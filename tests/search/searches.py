@@ -7,9 +7,9 @@ from pathlib import Path
 import optuna
 import yaml
 from helpers import a_result, shared_text
-from transformer_pl.search.queue import SearchQueue
 
 from transformer_pl.search import study as studies
+from transformer_pl.search.drawing import SearchQueue
 from transformer_pl.search.space import read_search
 from transformer_pl.search.study import JOURNAL, create_study
 
@@ -61,8 +61,8 @@ def study_of(folder):
 
 def finish(queue, planned, **metrics):
     """End a trial as its training would."""
-    planned.trial.make()
-    planned.trial.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
+    planned.make()
+    planned.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
     queue.ended(planned, "done")
 
 
