@@ -16,11 +16,11 @@ from transformer_pl.config.levels import DEFAULT_SCALE
 from transformer_pl.config.types import as_word
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
-from transformer_pl.plan.options import TableOptions, sweep_file
+from transformer_pl.plan.shared_options import TableOptions, sweep_file
 from transformer_pl.report.__main__ import read_records
+from transformer_pl.runtime.calls import call_in_new_interpreter
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.runtime.fresh import fresh
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.run import run_sweep
 from transformer_pl.task import EVALUATION, Task, task_of
@@ -186,7 +186,7 @@ def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
     options: those of this command, such as runs, scale, seeds and set; see `sweep`.
     """
-    return fresh(read_records, _sweep_file(file), _options(TableOptions, options))
+    return call_in_new_interpreter(read_records, _sweep_file(file), _options(TableOptions, options))
 
 
 def train(
@@ -203,7 +203,7 @@ def train(
     words, variant, folder = _words(values), values.get("variant"), Path(runs).expanduser()
     words.pop("variant", None)
     options = run.TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
-    code, trial = fresh(_train, options)
+    code, trial = call_in_new_interpreter(_train, options)
     if code:
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
     return load_trial(trial, folder)
@@ -215,7 +215,7 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     options: those of this command, with `_` for `-`, such as seeds=[1, 2], set={"model.h": 4}, plan=True. Raises an
     InputError for wrong input. `state` says which trials failed or diverged.
     """
-    return fresh(_sweep, _options(SweepOptions, {"file": _sweep_file(file)} | options))
+    return call_in_new_interpreter(_sweep, _options(SweepOptions, {"file": _sweep_file(file)} | options))
 
 
 def _train(options: run.TrainOptions) -> tuple[int, str]:

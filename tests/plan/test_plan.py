@@ -13,9 +13,9 @@ from rich.console import Console
 
 from transformer_pl.config import Component, effective_sizes
 from transformer_pl.config.levels import scale_measured
-from transformer_pl.plan.options import TableOptions, sweep_folder
 from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
+from transformer_pl.plan.shared_options import TableOptions, sweep_folder
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
 from transformer_pl.train.run import read_argv

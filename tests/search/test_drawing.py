@@ -14,15 +14,8 @@ from optuna.trial import TrialState
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
 from transformer_pl.search.drawing import UNLOCKED_S
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.study import (
-    SAMPLERS,
-    construct,
-    counted_trials,
-    create_study,
-    find_study,
-    pruner,
-    shown_number,
-)
+from transformer_pl.search.samplers import SAMPLERS, construct, pruner
+from transformer_pl.search.study import counted_trials, create_study, find_study, shown_number
 
 SECRET = "s3cret"
 

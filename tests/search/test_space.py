@@ -6,8 +6,8 @@ from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.samplers import SAMPLERS, check_drawing, construct, pruner, sampler
 from transformer_pl.search.space import distribution
-from transformer_pl.search.study import SAMPLERS, check_drawing, construct, pruner, sampler
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial_of import trial_of
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.plan.options import SHIPPED, TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import plan_retuning
+from transformer_pl.plan.shared_options import SHIPPED, TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
 from transformer_pl.report.options import (
     FOR_PROGRAMS,

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from transformer_pl.data.selection import leaks
-from transformer_pl.plan.options import SHIPPED
 from transformer_pl.plan.plan import tested_by
+from transformer_pl.plan.shared_options import SHIPPED
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.rows import Grid
 from transformer_pl.runtime.errors import InputError

@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.laws.checks import Checks, checks_of
-from transformer_pl.plan.options import margins, sweep_folder
 from transformer_pl.plan.plan import (
     CostEstimate,
     Plan,
@@ -20,6 +19,7 @@ from transformer_pl.plan.plan import (
 )
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import Retuning, plan_retuning
+from transformer_pl.plan.shared_options import margins, sweep_folder
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.report.row_names import RowNames, read_row_names
 from transformer_pl.runtime.command_line import refuse_options

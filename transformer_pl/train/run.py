@@ -11,7 +11,7 @@ from typing import Any
 from transformer_pl.config.help import help_text
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.options import OF_SEEDS, SCALES
+from transformer_pl.plan.shared_options import OF_SEEDS, SCALES
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, runs_option
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
