@@ -17,22 +17,18 @@ from transformer_pl.config.types import (
     ClassPath,
     Component,
     Count,
-    CountOrNone,
     Loggers,
     Multiplier,
     Natural,
-    NaturalOrNone,
     NoBool,
     NotMinusZero,
     OnOrOff,
-    OrNone,
     Plugin,
     Positive,
     Processes,
     Rate,
     Section,
     Text,
-    TextOrNone,
     multiplied,
 )
 
@@ -56,15 +52,15 @@ class Model(Section):
     """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
 
     N: Count = key(6, "layers in the encoder, and in the decoder (Section 3.1)")
-    N_encoder: NaturalOrNone = key(
+    N_encoder: Natural | None = key(
         None, "layers in the encoder alone; unset: N; 0: none, so the decoder is a language model"
     )
-    N_decoder: CountOrNone = key(None, "layers in the decoder alone; unset: N")
+    N_decoder: Count | None = key(None, "layers in the decoder alone; unset: N")
     d_model: Count = key(512, "width of the embeddings and of every layer's output (Section 3.1)")
     d_ff: Count = key(2048, "inner width of the feed-forward network (Section 3.3)")
     h: Count = key(8, "attention heads (Section 3.2.2)")
-    d_k: CountOrNone = key(None, "width of a head's keys (Section 3.2.2); unset: d_model / h")
-    d_v: CountOrNone = key(None, "width of a head's values (Section 3.2.2); unset: d_model / h")
+    d_k: Count | None = key(None, "width of a head's keys (Section 3.2.2); unset: d_model / h")
+    d_v: Count | None = key(None, "width of a head's values (Section 3.2.2); unset: d_model / h")
     p_drop: Rate = key(0.1, "dropout probability (Section 5.4)")
     attention: Component = _component("ScaledDotProductAttention", "the attention function (equation 1)")
     ffn: Component = _component("FeedForward", "the feed-forward network (equation 2)")
@@ -93,9 +89,7 @@ class Optim(Section):
     loss: Component = _component("loss.SmoothedCrossEntropy", "the training loss (Section 5.4)")
     warmup: Count = key(4000, "steps in which the learning rate rises (equation 3)")
     lr_scale: Positive = key(1.0, "multiplies the learning rate of the schedule")
-    clip: Annotated[Positive | None, OrNone] = key(
-        None, "largest norm of the gradient, to which larger ones are scaled; unset: no limit"
-    )
+    clip: Positive | None = key(None, "largest norm of the gradient, to which larger ones are scaled; unset: no limit")
     eps_ls: Rate = key(0.1, "label smoothing: probability spread over the vocabulary (Section 5.4)")
     beta1: Rate = key(0.9, "decay of the mean of gradients, for optimizers with betas (5.3)")
     beta2: Rate = key(0.98, "decay of the mean of squared gradients, for the same optimizers (5.3)")
@@ -108,29 +102,29 @@ class Data(Section):
     task: ClassPath = key(
         "transformer_pl.tasks.translation.Translation", "import path of the task: what is read and what is scored"
     )
-    path: TextOrNone = key(None, "folder that holds the text")
-    hub: TextOrNone = key(None, "dataset of the Hugging Face hub; unused where path is set", pattern=PLAIN_NAMES)
-    subset: TextOrNone = key(None, "configuration of the hub's dataset, such as de-en", pattern=PLAIN_NAME)
-    revision: TextOrNone = key(None, "branch, tag or commit of the hub's dataset", pattern=PLAIN_NAMES)
-    name: TextOrNone = key(
+    path: Text | None = key(None, "folder that holds the text")
+    hub: Text | None = key(None, "dataset of the Hugging Face hub; unused where path is set", pattern=PLAIN_NAMES)
+    subset: Text | None = key(None, "configuration of the hub's dataset, such as de-en", pattern=PLAIN_NAME)
+    revision: Text | None = key(None, "branch, tag or commit of the hub's dataset", pattern=PLAIN_NAMES)
+    name: Text | None = key(
         None,
         "what names of trials and rows call the dataset; unset: the last part of path, or of hub",
         pattern=PLAIN_NAME,
     )
     source: Text = key("en", "language to translate from, as the files or columns name it")
     target: Text = key("de", "language to translate to, as the files or columns name it")
-    train: TextOrNone = key(None, "name of the training split; unset: the one that begins with train")
-    val: TextOrNone = key(None, "name of the validation split; unset: as for train")
-    test: TextOrNone = key(None, "name of the test split; unset: as for train")
-    train_pairs: CountOrNone = key(None, "use only this many of the first training pairs; unset: all")
-    max_words: CountOrNone = key(None, "words per sentence, as blanks divide it; longer pairs of any set are left out")
+    train: Text | None = key(None, "name of the training split; unset: the one that begins with train")
+    val: Text | None = key(None, "name of the validation split; unset: as for train")
+    test: Text | None = key(None, "name of the test split; unset: as for train")
+    train_pairs: Count | None = key(None, "use only this many of the first training pairs; unset: all")
+    max_words: Count | None = key(None, "words per sentence, as blanks divide it; longer pairs of any set are left out")
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )
     vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = key(
         37_000, "tokens of both languages together, special tokens included (Section 5.1)"
     )
-    vocabulary_from: TextOrNone = key(
+    vocabulary_from: Text | None = key(
         None, "folder whose training text the tokenizer learns from; unset: the text itself"
     )
     batches: Component = _component(
@@ -196,7 +190,7 @@ class Trainer(Section):
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = key(
         "auto", "on: layers are compiled, and a GPU replays steps as CUDA graphs; off, and so far auto: neither"
     )
-    threads: Annotated[Processes | None, OrNone] = key(
+    threads: Processes | None = key(
         None, "CPU threads per process; unset: its share of the cores, or what the trial began with"
     )
     val_every: Count = key(1000, "steps between validations, each with a checkpoint")
