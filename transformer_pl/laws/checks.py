@@ -194,7 +194,7 @@ def _each_time(config: Config, teachers_in: Path | None) -> Checks:
         from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
 
         try:
-            check_teachers([config], teachers_in)
+            check_teachers(config, teachers_in)
         except InputError as error:
             return checks._replace(mistakes=(*checks.mistakes, *error.messages))
     return checks
