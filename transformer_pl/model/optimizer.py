@@ -43,13 +43,12 @@ def build_optimizer(
     is_grouping = isinstance(import_component(optim.optimizer.path), Grouping)
     parameters = build_groups(optim.optimizer, named) if is_grouping else [weight for _, weight in named]
     optimizer = build(optim.optimizer, parameters, 1.0, **optimizer_options(optim))
+    place = f"optim.optimizer = {optim.optimizer.path}"
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(
-            f"optim.optimizer = {optim.optimizer.path}: must be derived from torch.optim.Optimizer; derive it"
-        )
+        raise InputError(f"{place}: must be derived from torch.optim.Optimizer; derive it")
     if callable(getattr(optimizer, "eval", None)):
         rule = "has other weights for evaluation, which this training does not ask for; choose one without eval()"
-        raise InputError(f"optim.optimizer = {optim.optimizer.path}: {rule}")
+        raise InputError(f"{place}: {rule}")
     schedule = build(optim.schedule, config, optim)
 
     def rate(steps_done: int) -> float:
