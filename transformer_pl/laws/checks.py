@@ -142,10 +142,7 @@ def _made(job: Job, runs: Path, on_check: Callable[[str], object]) -> Checks:
     """Check a job's parts, and keep what has passed."""
     on_check(job.what)
     try:
-        if job.kind == "rehearsal":
-            findings, passes = _rehearse(job, runs)
-        else:
-            findings, passes = _in_child(job, "findings"), 1.0
+        findings, passes = _rehearse(job, runs) if job.kind == "rehearsal" else (_in_child(job, "findings"), 1.0)
     except InputError as error:
         return Checks(mistakes=error.messages)
     checks = _judged(findings, job.config, passes)

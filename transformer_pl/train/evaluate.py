@@ -35,7 +35,7 @@ SHOWN_SENTENCES = 20  # validation sentences whose translations W&B shows
 
 
 class Likelihood(NamedTuple):
-    """How likely each reference is, in the order of the split."""
+    """How likely each reference is, with all of its pieces, in the order of the text."""
 
     nll: np.ndarray  # (sentences,) nats: the negative log-likelihood without label smoothing, EOS included
     tokens: np.ndarray  # (sentences,) EOS included
@@ -56,12 +56,7 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
             states = model.states(batch.source.to(device), batch.target_in.to(device))
             token_nll = negative_log_likelihood(model.embedding, states, target)
             nll[indexes] = token_nll.double().sum(-1).cpu().numpy()
-    return Likelihood(nll, lengths)
-
-
-def by_sentence(likelihood: Likelihood, target: Tokens) -> Likelihood:
-    """The same likelihoods, with those of all pieces of a sentence added up."""
-    return Likelihood(*(np.bincount(target.sentence, values) for values in likelihood))
+    return Likelihood(*(np.bincount(split.target.sentence, values) for values in (nll, lengths)))
 
 
 def translate(
@@ -198,11 +193,11 @@ def score_set(model: Transformer, config: Config, prepared: Prepared, name: str)
     hypotheses: list[str] = []
     if task_of(config.data).has_source:
         hypotheses = best_translations(model, split.source, prepared.tokenizer, config.decode, tokens)
-    return _scores(hypotheses, by_sentence(likelihood, split.target), prepared.text(name)[1], config)
+    return _scores(config, prepared, name, likelihood, hypotheses)
 
 
-def _scores(hypotheses: list[str], likelihood: Likelihood, references: list[str], config: Config) -> SetScores:
-    scores, measure = checked_scores(hypotheses, references, config), task_of(config.data).measure
+def _scores(config: Config, prepared: Prepared, name: str, likelihood: Likelihood, hypotheses: list[str]) -> SetScores:
+    scores, measure = checked_scores(hypotheses, prepared.text(name)[1], config), task_of(config.data).measure
     metrics = {"loss": likelihood.loss, "ppl": perplexity(likelihood.loss)} | scores.metrics
     sentences = np.column_stack([scores.statistics, likelihood.nll, likelihood.tokens])
     if measure.of_loss:
@@ -237,9 +232,8 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
             outputs, examples = _translated(model, config, trial, prepared, splits)
         else:
             outputs, examples = _continued(model, config, prepared)
-    for name, split, likelihood in zip(sets, splits, likelihoods, strict=True):
-        hypotheses = outputs[name] if task.has_source else []
-        scores = _scores(hypotheses, by_sentence(likelihood, split.target), prepared.text(name)[1], config)
+    for name, likelihood in zip(sets, likelihoods, strict=True):
+        scores = _scores(config, prepared, name, likelihood, outputs[name] if task.has_source else [])
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         trial.save_sentences(name, outputs[name], task.measure, scores.sentences)
     return Evaluation(metrics, task.measure.name, scores.signature, examples)
