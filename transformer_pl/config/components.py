@@ -123,10 +123,9 @@ def import_component(path: str) -> type:
         rule = "must be a class, whose signature tells the options, but is a function"
         raise InputError(f"{path}: {rule}; write a class that builds what the function returns, and calls it")
     if not inspect.isclass(component_class):
-        classes = {
-            known for known, value in inspect.getmembers(module, inspect.isclass) if value.__module__ == module_name
-        }
-        raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
+        classes = inspect.getmembers(module, inspect.isclass)
+        known = [known for known, value in classes if value.__module__ == module_name]
+        raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, known)}")
     return component_class
 
 
