@@ -61,8 +61,8 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
 
 def translate(
     model: Transformer, source: Tokens, decode: Decode, tokens: int, on_progress: Callable[[int], Any] = lambda _: None
-) -> list[list[Hypothesis]]:
-    """Return the best translation of every sentence (Section 6.1), in a list that is empty if there is none.
+) -> list[Hypothesis | None]:
+    """Return the best translation of every sentence (Section 6.1), or None if there is none.
 
     Large batches are faster, because the last steps of a batch, with few sentences, cost nearly as much as the first
     ones. To save memory, the hypotheses of a batch have at most POSITIONS tokens in all, if none ends early.
@@ -73,7 +73,7 @@ def translate(
     tokens: the most source tokens of a batch.
     on_progress: called with the number of finished sentences.
     """
-    translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
+    translations: list[Hypothesis | None] = [None for _ in range(len(source))]
     longest = np.minimum(source.lengths.astype(np.int64), LONGEST) + decode.extra
     share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
@@ -82,8 +82,8 @@ def translate(
         with _evaluating(model) as device:
             step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
             outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha)
-        for index, hypotheses in zip(indexes, outputs, strict=True):
-            translations[index] = hypotheses
+        for index, hypothesis in zip(indexes, outputs, strict=True):
+            translations[index] = hypothesis
         on_progress(sum(map(bool, translations)))
     return translations
 
@@ -96,7 +96,7 @@ def best_translations(
     tokenizer: makes the text; model, source, decode, tokens, options: as for `translate`.
     """
     translations = translate(model, source, decode, tokens, **options)
-    return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
+    return tokenizer.decode([hypothesis.tokens if hypothesis else [] for hypothesis in translations])
 
 
 def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
