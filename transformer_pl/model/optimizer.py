@@ -1,6 +1,6 @@
 """Section 5.3: the optimizer, and the schedule of its learning rate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class InverseSquareRoot:
 
 
 def build_optimizer(
-    optim: Optim, config: Sizes, model: nn.Module, others: Sequence[tuple[str, nn.Parameter]] = ()
+    optim: Optim, config: Sizes, model: nn.Module, others: Iterable[tuple[str, nn.Parameter]] = ()
 ) -> tuple[torch.optim.Optimizer, Any]:
     """The optimizer of a model's weights, and torch's scheduler: the rate of a step is lr_scale times the schedule's.
 

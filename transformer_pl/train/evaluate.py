@@ -23,7 +23,7 @@ from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.train.divergence import check_losses, diverged_if_not_finite
+from transformer_pl.train.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.train.intervention import intervene
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
@@ -226,7 +226,8 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     splits = [prepared.split(name) for name in sets]
     model = _load_model(config, prepared, trial, steps)  # without `check_code`: this process has trained with this code
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
-    check_losses((likelihood.loss for likelihood in likelihoods), steps)
+    if not np.isfinite([likelihood.loss for likelihood in likelihoods]).all():
+        raise Diverged(steps)
     with diverged_if_not_finite(steps):
         if task.has_source:
             outputs, examples = _translated(model, config, trial, prepared, splits)
