@@ -30,6 +30,7 @@ Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
 STAR, DAGGER = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
 ALONE = "The 95 % interval is for this row alone."
 TOGETHER = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
+DIFFERENCE = {"": "difference", ".low": "estimate.low", ".high": "estimate.high", ".p": "p_value"}  # for programs
 Value = str | Callable[[Any], Any]  # of a row or a contrast: a function of it, or its attribute, such as `ending.fall`
 
 

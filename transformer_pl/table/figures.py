@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib import pyplot as pyplot  # for Optuna's figures
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Contrast, PrintedTable
@@ -22,9 +23,7 @@ from transformer_pl.table.statistics import predict
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart. Colours and markers change first from row to row, then the style of lines.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LOOKS = matplotlib.cycler(linestyle=["-", "--", ":", "-."]) * (
-    matplotlib.cycler(color=COLOURS) + matplotlib.cycler(marker=list("osD^vPX"))
-)
+LOOKS = cycler(linestyle=["-", "--", ":", "-."]) * (cycler(color=COLOURS) + cycler(marker=list("osD^vPX")))
 BESIDE_INTERVAL = 0.06  # inches from an interval to the dots of its seeds, below it
 NAME_WIDTH = 34  # characters in a line of a row's name
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # where the legend is: beside the axes
