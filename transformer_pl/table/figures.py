@@ -17,7 +17,7 @@ from matplotlib.rcsetup import cycler
 
 from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Contrast, PrintedTable
-from transformer_pl.table.scales import at_both, is_predictable, left_one_out
+from transformer_pl.table.scales import at_both
 from transformer_pl.table.statistics import predict
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
@@ -196,18 +196,18 @@ def front(contrasts: Sequence[Contrast], cost: str, unit: str) -> Drawing | None
 
 def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str, str]) -> Drawing:
     """The differences from base at two scales, and the line by which the second are predicted. names: of the scales."""
-    points = {one.row.shown_name: (one, other) for one, other in at_both(here, there)}
-    x, y = np.array([[one.difference for one in pair] for pair in points.values()], float).T
-    figure, axes = _axes_beside_names([*points])
+    both = at_both(here, there, names)
+    x, y, places = both.x, both.y, [*zip(both.x, both.y, strict=True)]
+    figure, axes = _axes_beside_names([one.row.shown_name for one, _ in both.pairs])
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
-    if is_predictable(left_one_out(x, y)[1], len(x)):
+    if both.is_predictable:
         at = np.linspace(x.min(), x.max(), 50)
         line = np.array([[one.value, *one.interval()] for one in (predict(x, y, place) for place in at)]).T
         axes.plot(at, line[0], color="0.6", linewidth=0.8, zorder=0)
         axes.fill_between(at, *line[1:], color="0.6", alpha=0.15, linewidth=0)
-    numbered, places = [f"{i}  {name}" for i, name in enumerate(points, start=1)], [*zip(x, y, strict=True)]
-    _draw_points(axes, numbered, places, [one.is_found for one, _ in points.values()])
+    numbered = [f"{i}  {one.row.shown_name}" for i, (one, _) in enumerate(both.pairs, start=1)]
+    _draw_points(axes, numbered, places, [one.is_found for one, _ in both.pairs])
     for i, (place, look) in enumerate(zip(places, LOOKS(), strict=False), start=1):
         axes.annotate(str(i), place, (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
     first, second = (f"{here[0].measure.title} at {name}, difference from base" for name in names)
@@ -215,9 +215,7 @@ def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str
     return Drawing("Differences at two scales", figure, SCALES)
 
 
-def _draw_points(
-    axes: Axes, names: Iterable[str], places: Iterable[tuple[float, float]], filled: Iterable[bool]
-) -> None:
+def _draw_points(axes: Axes, names: Iterable[str], places: Iterable[Sequence[float]], filled: Iterable[bool]) -> None:
     """A point for each row, and its name in the legend."""
     for name, (x, y), is_filled, look in zip(names, places, filled, LOOKS(), strict=False):
         look = look | {"linestyle": "none", "markerfacecolor": look["color"] if is_filled else "white"}

@@ -298,8 +298,8 @@ def correct(
     tested = [i for i in tested if not is_rounding([(1, rows[i]), (-1, base)])]
     if not tested:
         return [(estimate, None) for estimate in differences]
-    by_chance = _levels_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
-    return _stepped_down(differences, tested, by_chance, most, level)
+    errors = _errors_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
+    return _stepped_down(differences, tested, errors, most, level)
 
 
 def _in_order(rows: Sequence[Sample]) -> list[int]:
@@ -335,7 +335,7 @@ def contrasts(
     errors = _sentence_errors(rng, rows, weights, [estimates[i] for i in tested])
     variances, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
     errors += (np.sqrt(variances) * rng.standard_t(freedoms, (DRAWS, len(rows)))) @ weights.T
-    return _stepped_down(estimates, tested, _p_values_of(errors), most)
+    return _stepped_down(estimates, tested, errors, most)
 
 
 def _sentence_errors(
@@ -348,21 +348,16 @@ def _sentence_errors(
     return scale * rng.multivariate_normal(np.zeros(len(weights)), covariance, DRAWS, method="svd")
 
 
-def _p_values_of(errors: np.ndarray) -> np.ndarray:
-    """The p-value of each of these errors (DRAWS, contrasts), among those of its contrast."""
-    return stats.rankdata(-abs(errors), axis=0) / DRAWS
-
-
 def _stepped_down(
-    estimates: Sequence[Estimate], tested: Sequence[int], by_chance: np.ndarray, most: float, together: float = LEVEL
+    estimates: Sequence[Estimate], tested: Sequence[int], errors: np.ndarray, most: float, together: float = LEVEL
 ) -> list[tuple[Estimate, float | None]]:
     """The estimates; those at the indices `tested` with simultaneous intervals and corrected p-values (see `correct`).
 
-    by_chance (DRAWS, tested): p-values where nothing differs.
+    errors (DRAWS, tested): of estimates where nothing differs.
     """
     p_values = np.array([estimates[i].p_value for i in tested])
     order = np.argsort(p_values, kind="stable")
-    by_chance = by_chance[:, order]
+    by_chance = stats.rankdata(-abs(errors[:, order]), axis=0) / DRAWS
     least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # least of this row and those with larger p
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
@@ -377,8 +372,8 @@ def _stepped_down(
     return results
 
 
-def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
-    """p-values (DRAWS, rows) where no row differs: the errors of base are drawn once for all rows, and sentences vary
+def _errors_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
+    """Errors (DRAWS, rows) where no row differs: those of base are drawn once for all rows, and sentences vary
     together as they do here.
 
     A row that shares the weights of base has an error of its own in place of both. It is drawn as independent of the
@@ -392,7 +387,7 @@ def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequenc
         own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
         errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
         errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1].max(), (DRAWS, 1))
-    return _p_values_of(errors)
+    return errors
 
 
 def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:
