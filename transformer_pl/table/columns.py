@@ -12,18 +12,7 @@ from typing import Any
 
 from transformer_pl.table import cells
 from transformer_pl.table.formats import ON_REQUEST, Column
-from transformer_pl.table.rows import (
-    ALPHA,
-    SETS,
-    About,
-    Contrast,
-    Measure,
-    PrintedTable,
-    Row,
-    base_of,
-    difference,
-    standard_deviation,
-)
+from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, PrintedTable, Row, base_of, difference
 from transformer_pl.table.steps import FLOPS, STEPS
 
 Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
@@ -121,32 +110,24 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> Ite
         params = [row.params for row in rows]
         yield Column("params", cells.params(rows), "params", params, "Trained weights.", 8)
         meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
-        of, text = contrasts[about.loss.key], partial(cells.perplexity, metric)
-        yield _of_metric(of, metric, "PPL", text, meaning, 10, 5)
+        of, text, value = contrasts[about.loss.key], partial(cells.perplexity, metric), lambda one: one.row.mean(metric)
+        yield column(of, "PPL", f"{metric}.mean", value, text, meaning, 10, 5, missing=cells.unmeasured)
+    further: list[tuple[str, str, str, int | None]]
     further = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
     if about.printed and about.printed.split == "test" != about.split:  # those of the test set, as printed ones
-        names = {score.key: score.title, **about.others}.items()
-        further += [(f"test/{key.partition('/')[2]}", f"test {name}", "Of the test set.", 7) for key, name in names]
+        for key, name in {score.key: score.title, **about.others}.items():
+            rank = None if key == score.key else 7
+            further.append((f"test/{key.partition('/')[2]}", f"test {name}", "Of the test set.", rank))
     for key, name, meaning, rank in further:
         if any(key in row.values for row in rows):
-            is_score = key == f"test/{score.key.partition('/')[2]}"
-            yield _of_metric(rows, key, name, f".{score.digits}f", meaning, None if is_score else rank)
+            value, form = partial(Row.mean, metric=key), f".{score.digits}f"
+            yield column(rows, name, f"{key}.mean", value, form, meaning, rank, missing=cells.unmeasured)
     if any(row.printed and row.printed.flops for row in rows):
         meaning = "Of a training; only matrix products count."
         yield column(rows, "FLOPs", "flops", "flops", "", meaning, missing=cells.unmeasured)
     if any(row.is_selected for row in rows):
         meaning = "The step whose weights are scored: the mean over seeds."
         yield column(rows, "step", "scored_step", "scored_step", ",.0f", meaning, 7)
-
-
-def _of_metric(of: Sequence[Row | Contrast], metric: str, name: str = "", *shown: Any) -> Column:
-    """The mean of a metric over the seeds of rows, or of those of contrasts. shown: further arguments of `column`."""
-
-    def value(one: Row | Contrast) -> float | None:
-        return (one.row if isinstance(one, Contrast) else one).mean(metric)
-
-    made = partial(column, of, name, f"{metric}.mean", value, missing=cells.unmeasured)
-    return made(*shown)
 
 
 def _of_steps(measure: Measure, of: Sequence[Contrast]) -> Iterator[Column]:
@@ -235,22 +216,15 @@ def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> It
     """Every number of a row that no other column has, at full precision."""
     base = base_of(rows, about.measures[0])
     if about.loss:
-        facts: dict[str, Value] = {
-            "seeds": lambda row: len(row.states),
-            **{state: partial(_count, state) for state in ("done", "failed", "diverged", "refused")},
-            **{key: key for key in ("flops", "scored_step")},
-            "exempt": lambda row: "; ".join(row.exempt) or None,
-            "val/loss.fall": "ending.fall",
-            "val/loss.fall.noise": "ending.noise",
-        }
-        yield from for_programs(rows, "", facts)
+        yield Column(key="seeds", values=[len(row.states) for row in rows])
+        for state in ("done", "failed", "diverged", "refused"):
+            yield Column(key=state, values=[row.states.count(state) for row in rows])
+        yield from for_programs(rows, "", {"flops": "flops", "scored_step": "scored_step"})
+        yield Column(key="exempt", values=["; ".join(row.exempt) or None for row in rows])
+        yield from for_programs(rows, "val/loss", {".fall": "ending.fall", ".fall.noise": "ending.noise"})
         yield from _of_measure(about.loss, contrasts[about.loss.key], about)
     for metric in dict.fromkeys(metric for row in rows for metric in row.values):
-        of_rows = [row.values.get(metric, ()) for row in rows]
-        yield _of_metric(rows, metric)
-        yield from for_programs(of_rows, metric, {".sd": standard_deviation, ".n": len})
+        yield column(rows, "", f"{metric}.mean", partial(Row.mean, metric=metric))
+        yield column(rows, "", f"{metric}.sd", partial(Row.spread, metric=metric))
+        yield Column(key=f"{metric}.n", values=[len(row.scores(metric)) for row in rows])
         yield column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric))
-
-
-def _count(state: str, row: Row) -> int:
-    return row.states.count(state)

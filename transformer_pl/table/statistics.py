@@ -267,11 +267,6 @@ def are_comparable(row: Sample, base: Sample) -> bool:
     return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
-def is_constant(row: Sample) -> bool:
-    """Whether the several seeds of a row all have the same score."""
-    return len(row.scores) > 1 and bool(np.ptp(row.scores) == 0)
-
-
 def is_outlier(row: Sample, prior: Prior | None) -> bool:
     """Whether the variance of a row from seed to seed is far from those of the other rows."""
     return prior is not None and len(row.scores) > 1 and _seed_variance(row) in prior.outliers
