@@ -41,7 +41,7 @@ def _samples(rows: Sequence[Row], measure: Measure) -> list[Sample]:
         if sample is None
         or not set(row.states) <= {"done", MISSING}
         or len(sample.scores) < 2
-        or (first and not np.array_equal(first.references, sample.references))
+        or (first and not sample.has_sentences_of(first))
     ]
     if wrong:
         rule = f"must have finished with several seeds, on the same {FEWEST_SENTENCES} or more sentences as the others"
@@ -60,10 +60,11 @@ def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False)
     places = np.eye(len(rows))
     effects = effects_of(rows, measure, {f"{i} {j}": places[i] - places[j] for i, j in pairs})
     if as_records:
-        of_pairs = [
-            Column(key=key, values=[names[pair[place]] for pair in pairs]) for place, key in enumerate(("row", "other"))
+        ends = [
+            Column(key=key, values=[names[i] for i in of])
+            for key, of in zip(("row", "other"), zip(*pairs, strict=True), strict=True)
         ]
-        return Table([*of_pairs, *for_programs(effects, "difference", DIFFERENCE)])
+        return Table([*ends, *for_programs(effects, "difference", DIFFERENCE)])
     of_pair = dict(zip(pairs, effects, strict=True))
     columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
     for j in range(len(names) - 1):
@@ -99,7 +100,7 @@ def factors_table(rows: Sequence[Row], measure: Measure, margin: float | None = 
     mains, interactions = (effects_of(rows, measure, _weights(factors, len(rows), of)) for of in (1, 2))
     effects, kinds = [*mains, *interactions], ["main effect"] * len(mains) + ["interaction"] * len(interactions)
     columns = [
-        column(effects, "effect", "effect", lambda one: one.row.name, lambda one: one.row.name),
+        column(effects, "effect", "effect", "row.name"),
         Column("kind", kinds, "kind", kinds),
         Column(f"Δ {measure.title}", [*map(cells.difference, effects)]),
         Column("Δ 95 %", [*map(cells.difference_interval, effects)]),
@@ -131,11 +132,8 @@ def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Facto
     wanted = list(itertools.product(*(range(len(factor.levels)) for factor in factors)))
     combined = list(zip(*(factor.of_rows for factor in factors), strict=True))
     if sorted(combined) != wanted:
-        missing = [
-            " ".join(f"{factor.name}={factor.levels[level]}" for factor, level in zip(factors, levels, strict=True))
-            for levels in wanted
-            if levels not in combined
-        ]
+        absent = [zip(factors, levels, strict=True) for levels in wanted if levels not in combined]
+        missing = [" ".join(f"{factor.name}={factor.levels[level]}" for factor, level in pairs) for pairs in absent]
         lacks = f"lack {', '.join(missing[:5])}; add them" if missing else "have one twice; leave it out"
         raise InputError(f"--factors: {rule}, but {lacks}")
     return factors

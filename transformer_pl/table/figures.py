@@ -89,7 +89,7 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
         return None
     shown, intervals = zip(*known, strict=True)
     names, seeds = [break_name(one.row.title) for one in shown], [_dots(one) for one in shown]
-    of_paper = np.array([printed.difference(one.row.printed) if printed else None for one in shown], float)
+    of_paper = np.array([printed and printed.difference(one.row.printed) for one in shown], float)
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
     axes, centres, dots = figure.subplots(), heights.cumsum() - heights / 2, np.concatenate(seeds)

@@ -5,7 +5,7 @@ functions yield.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_pl.runtime.terminal import counted
@@ -37,16 +37,11 @@ def summary(contrasts: Sequence[Contrast], base: str = "base") -> str:
     if found:
         sentences.append(f"{', '.join(clauses)}.")
     if undecided:
-        several = "tested rows" if len(tested) + 1 < len(contrasts) else "rows"
-        which = (
-            f"None of the {len(undecided)} {several} can"
-            if not found
-            else f"The other {len(undecided)} {several} cannot"
-        )
+        rows = f"{len(undecided)} {'tested rows' if len(tested) + 1 < len(contrasts) else 'rows'}"
+        which = f"The other {rows} cannot" if found else f"None of the {rows} can"
         which = f"{undecided[0][0].row.title} cannot" if len(undecided) == 1 else which
-        sentences.append(
-            f"{which} be told apart from {base} in {measure.title} with {_power_in_words(undecided, contrasts)}."
-        )
+        power = _power_in_words(undecided, contrasts)
+        sentences.append(f"{which} be told apart from {base} in {measure.title} with {power}.")
     if tested and all(len(one.scores) == 1 for one, _ in tested):
         sentences.append("One seed says nothing of other seeds.")
     return " ".join(sentences)
@@ -68,15 +63,12 @@ def _power_in_words(undecided: Sequence[Known], contrasts: Sequence[Contrast]) -
         return "1 seed"
     sizes = [(one, estimate.detectable) for one, estimate in undecided]
     usual = [size for one, size in sizes if not one.is_outlier] or [size for _, size in sizes]
-    form = f".{contrasts[0].measure.digits}f"
-    size = number(max(usual), form)
-    if max(usual) > 2 * min(usual):
-        size = f"{number(min(usual), form)} to {size}, depending on the row,"
-    weak = [
-        f", one of {number(size, form)} in {one.row.title}"
-        for one, size in sizes
-        if one.is_outlier and size > max(usual)
-    ]
+    least, most, form = min(usual), max(usual), f".{contrasts[0].measure.digits}f"
+    size = number(most, form)
+    if most > 2 * least:
+        size = f"{number(least, form)} to {size}, depending on the row,"
+    wild = [(one.row.title, number(size, form)) for one, size in sizes if one.is_outlier and size > most]
+    weak = [f", one of {size} in {title}" for title, size in wild]
     with_seeds = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seeds"
     return f"{with_seeds}; a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
 
@@ -144,13 +136,8 @@ def _training(rows: Sequence[Row], about: About) -> Iterator[str]:
 def _beside_paper(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     """How far our differences from base are in the order of the paper's, for enough rows that differ; and how fast the
     first row was trained, if the peak of its GPU is known."""
-    known = [
-        (one.difference, theirs)
-        for one in contrasts
-        if one.difference is not None
-        and about.printed
-        and (theirs := about.printed.difference(one.row.printed)) is not None
-    ]
+    both = [(one.difference, about.printed and about.printed.difference(one.row.printed)) for one in contrasts]
+    known = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
     if len(known) >= FEWEST_ORDERED and min(len(set(values)) for values in zip(*known, strict=True)) > 1:
         correlation, (low, high) = rank_correlation(*zip(*known, strict=True))
         yield f"Spearman's rank correlation with the paper's differences: {correlation:+.2f}"
@@ -195,7 +182,7 @@ def _marks(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About) -> 
     for kind, note in kinds.items():
         if names := ", ".join(one.row.title for one in contrasts if getattr(one, kind)):
             yield note.format(names)
-    yield exemption_note(sorted({reason for row in rows for reason in row.exempt}))
+    yield exemption_note({reason for row in rows for reason in row.exempt})
     yield LEGEND if about.has_page else ""
 
 
@@ -335,14 +322,12 @@ def change_note(tested: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str
 
 def machines_note(machines: Sequence[Mapping[str, Any]]) -> str:
     """How the machines of trials differ, which is no part of an identity. machines: `Trial.machine` of each trial."""
-    differing = []
-    for key in machines[0] if machines else ():
-        values = dict.fromkeys(str(machine[key]) for machine in machines if machine[key])
-        differing += [f"{key} ({' or '.join(values)})"] if len(values) > 1 else []
-    what = " and ".join(differing)
-    return f"Trials differ in {what}: rounding acts like another seed." if differing else ""
+    keys = machines[0] if machines else ()
+    values = {key: dict.fromkeys(str(machine[key]) for machine in machines if machine[key]) for key in keys}
+    differing = " and ".join(f"{key} ({' or '.join(of_key)})" for key, of_key in values.items() if len(of_key) > 1)
+    return f"Trials differ in {differing}: rounding acts like another seed." if differing else ""
 
 
-def exemption_note(exempt: Sequence[str]) -> str:
+def exemption_note(exempt: Collection[str]) -> str:
     """What the mark of a row means, from what the rows are exempt from."""
-    return f"{EXEMPT}: {'; '.join(exempt)}." if exempt else ""
+    return f"{EXEMPT}: {'; '.join(sorted(exempt))}." if exempt else ""

@@ -52,6 +52,9 @@ class Sample(NamedTuple):
     )
     has_seeds: bool = True  # False: made from a mean and a deviation, so that no value belongs to one of another row
 
+    def has_sentences_of(self, other: "Sample") -> bool:
+        return np.array_equal(self.references, other.references)
+
 
 class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
@@ -260,11 +263,6 @@ def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
     """The sample of a row of which only the scores by seed are known; None for fewer than two seeds."""
     values = np.array(scores, float)
     return Sample(values, np.stack([values, values], 1)) if len(values) > 1 else None
-
-
-def are_comparable(row: Sample, base: Sample) -> bool:
-    """Whether two rows have the same references, and both have one seed, or both several."""
-    return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
 
 
 def is_outlier(row: Sample, prior: Prior | None) -> bool:

@@ -97,8 +97,9 @@ def _are_comparable(row: Row, base: Row | None, measure: Measure) -> bool:
     """Whether a row of which enough is known is tested against base."""
     if base is None or row is base or measure.key not in base.samples or row.dataset != base.dataset:
         return False
+    own, of_base = row.samples[measure.key], base.samples[measure.key]
     has_tokens = not measure.of_tokens or row.has_tokens_of(base)
-    return has_tokens and stats.are_comparable(row.samples[measure.key], base.samples[measure.key])
+    return has_tokens and own.has_sentences_of(of_base) and (len(own.scores) == 1) == (len(of_base.scores) == 1)
 
 
 def compare_at(
