@@ -105,22 +105,16 @@ def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
 
 def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> Iterator[Column]:
     """The size and the cost of each row, its perplexity, and further metrics."""
-    metric, score = about.perplexity, about.measures[0]
+    metric, form = about.perplexity, f".{about.measures[0].digits}f"
     if about.loss:
         params = [row.params for row in rows]
         yield Column("params", cells.params(rows), "params", params, "Trained weights.", 8)
         meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
-        of, text, value = contrasts[about.loss.key], partial(cells.perplexity, metric), lambda one: one.row.mean(metric)
-        yield column(of, "PPL", f"{metric}.mean", value, text, meaning, 10, 5, missing=cells.unmeasured)
-    further: list[tuple[str, str, str, int | None]]
-    further = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
-    if about.printed and about.printed.split == "test" != about.split:  # those of the test set, as printed ones
-        for key, name in {score.key: score.title, **about.others}.items():
-            rank = None if key == score.key else 7
-            further.append((f"test/{key.partition('/')[2]}", f"test {name}", "Of the test set.", rank))
-    for key, name, meaning, rank in further:
+        of, key, text = contrasts[about.loss.key], f"{metric}.mean", partial(cells.perplexity, metric)
+        yield column(of, "PPL", key, lambda one: one.row.mean(metric), text, meaning, 10, 5, missing=cells.unmeasured)
+    for key, name, meaning, rank in _further_metrics(about):
         if any(key in row.values for row in rows):
-            value, form = partial(Row.mean, metric=key), f".{score.digits}f"
+            value = partial(Row.mean, metric=key)
             yield column(rows, name, f"{key}.mean", value, form, meaning, rank, missing=cells.unmeasured)
     if any(row.printed and row.printed.flops for row in rows):
         meaning = "Of a training; only matrix products count."
@@ -128,6 +122,16 @@ def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> Ite
     if any(row.is_selected for row in rows):
         meaning = "The step whose weights are scored: the mean over seeds."
         yield column(rows, "step", "scored_step", "scored_step", ",.0f", meaning, 7)
+
+
+def _further_metrics(about: About) -> Iterator[tuple[str, str, str, int | None]]:
+    """The key, the name, the meaning and the rank of metrics without a test; also of the test set, as printed ones."""
+    yield from ((key, name, "Higher is better.", 6) for key, name in about.others.items())
+    if about.printed and about.printed.split == "test" != about.split:
+        score = about.measures[0]
+        for key, name in {score.key: score.title, **about.others}.items():
+            rank = None if key == score.key else 7
+            yield f"test/{key.partition('/')[2]}", f"test {name}", "Of the test set.", rank
 
 
 def _of_steps(measure: Measure, of: Sequence[Contrast]) -> Iterator[Column]:

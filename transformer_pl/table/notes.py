@@ -110,7 +110,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
         (*_spread(main), *_tests(main, about), *_marks(rows, main, about)),
         (*_corrections(main, about), *_looks(main, about)),
         (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()), base)),
-        (*_gaps(rows, main), *_sentences(rows, about), *_trials(rows), *about.added, test, *margins),
+        (*_gaps(rows, main), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
     )
     return [note for sentences in paragraphs if (note := " ".join(filter(None, sentences)))]
 
@@ -248,7 +248,7 @@ def _steps(contrasts: Sequence[Contrast], base: Row | None) -> Iterator[str]:
 
 
 def _gaps(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[str]:
-    """What is missing: trials, tests, and what could be compared."""
+    """Which trials and tests are missing."""
     if diverged := sum(row.states.count("diverged") for row in rows):
         yield f"{counted(diverged, 'trial')} diverged."
         yield "Rows with missing seeds are averaged over the seeds that finished."
@@ -257,14 +257,14 @@ def _gaps(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[str]:
     if count := sum(not (one.is_rounding or one.is_constant) for one in untested):
         rule = "a row needs several seeds if base has them, else one, and a difference that varies"
         yield f"{counted(count, 'row')} cannot be tested: {rule}."
+
+
+def _datasets(rows: Sequence[Row], about: About) -> Iterator[str]:
+    """How datasets differ, and why nothing is known of the sentences of an evaluation set."""
     if any(row.dataset != rows[0].dataset for row in rows):
         yield "Rows on different datasets are not compared."
     elif any(row.vocabulary != rows[0].vocabulary or not row.has_tokens_of(rows[0]) for row in rows):
         yield "Perplexities of different vocabularies cannot be compared."
-
-
-def _sentences(rows: Sequence[Row], about: About) -> Iterator[str]:
-    """Why nothing is known of the sentences of an evaluation set."""
     sizes, name = [row.sentences for row in rows if row.sentences is not None], SETS[about.split]
     if about.loss and not sizes and any(row.values for row in rows):
         yield f"There are no tests and no intervals: the scores of the sentences of the {name} are not here."

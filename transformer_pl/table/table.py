@@ -25,7 +25,7 @@ from transformer_pl.table.looks import LookedAt, Looks
 from transformer_pl.table.moderation import Prior, holm
 from transformer_pl.table.notes import name_of_base, no_differences, summary, table_notes
 from transformer_pl.table.rows import About, Contrast, Measure, Row, base_of, difference
-from transformer_pl.table.statistics import LEVEL, Sample
+from transformer_pl.table.statistics import LEVEL, Estimate, Sample
 from transformer_pl.table.steps import steps_contrasts
 
 
@@ -61,21 +61,33 @@ def compare(rows: Sequence[Row], measure: Measure, base: Row | None, level: floa
     for row in rows:
         contrast = Contrast(row, measure, difference(row, base, measure.key), one_run=one_run.get(row))
         if own := samples.get(row):
-            mean, (change, p_value) = stats.estimate(own, prior), changes.get(row, (None, None))
-            is_paired = row in sharing and change is not None
-            contrast = replace(
-                contrast,
-                difference=change.value if change and is_paired else contrast.difference,  # of the seeds that both have
-                mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
-                estimate=None if p_value is None else change,
-                p_value=p_value,
-                is_outlier=stats.is_outlier(own, prior),
-                shares_weights=is_paired and p_value is not None,
-                is_rounding=bool(of_base and change and stats.is_rounding([(1, own), (-1, of_base)])),
-                is_constant=len(own.scores) > 1 and not np.ptp(own.scores),
-            )
+            contrast = _with_statistics(contrast, own, of_base, prior, *changes.get(row, (None, None)))
         contrasts.append(contrast)
     return contrasts
+
+
+def _with_statistics(
+    contrast: Contrast,
+    own: Sample,
+    of_base: Sample | None,
+    prior: Prior | None,
+    change: Estimate | None,
+    p_value: float | None,
+) -> Contrast:
+    """The contrast with what its samples tell. change: the difference from base; None for a row that is not tested."""
+    mean, measure = stats.estimate(own, prior), contrast.measure
+    is_paired = bool(of_base and change and stats.shares_weights(own, of_base))
+    return replace(
+        contrast,
+        difference=change.value if change and is_paired else contrast.difference,  # of the seeds that both have
+        mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
+        estimate=None if p_value is None else change,
+        p_value=p_value,
+        is_outlier=stats.is_outlier(own, prior),
+        shares_weights=is_paired and p_value is not None,
+        is_rounding=bool(of_base and change and stats.is_rounding([(1, own), (-1, of_base)])),
+        is_constant=len(own.scores) > 1 and not np.ptp(own.scores),
+    )
 
 
 def _beside_runs(
