@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 from chance import drawn
 
-from transformer_pl.report.rows import LOSS, of_measure
+from transformer_pl.report.rows import LOSS, Grid, of_measure
+from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.table.rows import About, Measure, Row
 from transformer_pl.table.table import compare, make_table
 from transformer_pl.tasks.translation import Translation, bleu
@@ -68,6 +69,12 @@ def measured(gaps, seeds=3, spread=0.02):
 
 def table(rows, **about):
     return make_table(rows, replace(ABOUT, **about))
+
+
+def sweep_table(grid, *more, **options):
+    """The table of a sweep and its trials, and its rows. The further arguments are those of `rows_and_about`."""
+    rows, about = rows_and_about([Grid(*grid)], *more, **options)
+    return make_table(rows, about), rows
 
 
 def said(table):

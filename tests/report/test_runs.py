@@ -70,7 +70,7 @@ def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
     path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.99], "4": [0.94, 0.92, 0.95, 0.96]}))
     table = runs_table(path, OPTIONS | {"base": "1"})
     of_base, of_row = (
-        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"]).runs if run.row == h] for h in ("1", "4")
+        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"])[0] if run.row == h] for h in ("1", "4")
     )
     assert values(table, "acc.mean") == [statistics.fmean(of_base), statistics.fmean(of_row)]
     assert values(table, "acc.sd") == [statistics.stdev(of_base), statistics.stdev(of_row)]
@@ -316,7 +316,7 @@ def of_text(tmp_path, text, **options):
     """The runs of a file with this text."""
     path = tmp_path / "runs.csv"
     path.write_bytes(text.encode())
-    return read_runs(path, ["h"], ["acc"], **options).runs
+    return read_runs(path, ["h"], ["acc"], **options)[0]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

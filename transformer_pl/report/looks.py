@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.rows import sweep_rows
+from transformer_pl.report.rows import Grid, sweep_rows
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.terminal import counted
@@ -131,12 +131,12 @@ def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
     return Progress(sweep, looks, decisions)
 
 
-def as_seen(
-    sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path
-) -> tuple[Sequence[PlannedTrial], LookedAt | None]:
-    """The trials of a sweep without those that its looks have made needless, and what a table states of the looks."""
+def as_seen(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path) -> Grid:
+    """A sweep and its planned trials, without those that its looks have made needless."""
     progress = read_progress(sweep, folder)
-    return (progress.trials(planned, progress.last), progress.looked_at) if progress else (planned, None)
+    if progress is None:
+        return Grid(sweep, planned)
+    return Grid(sweep, progress.trials(planned, progress.last), progress.looked_at)
 
 
 def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | None, folder: Path) -> bool:
@@ -149,7 +149,8 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
+    rows = sweep_rows(Grid(sweep, trials))
+    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in rows]
     base = next(row for row in whole if row.is_base)
     if measure.key not in base.samples:
         return False

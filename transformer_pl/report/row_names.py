@@ -89,6 +89,11 @@ class RowNames(Section):
         """The entries that name a row."""
         return [entry for entry in self.rows if entry.row]
 
+    @property
+    def have_numbers(self) -> bool:
+        """Whether numbers are printed of a row."""
+        return any(entry.published for entry in self.rows)
+
     def headings(self) -> dict[int, str]:
         """Each heading, by the place of the row that it stands above."""
         places = [sum(bool(entry.row) for entry in self.rows[:index]) for index in range(len(self.rows))]
@@ -161,7 +166,7 @@ def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
 
 
 def printed_numbers(
-    names: RowNames, base: str | None, split: str, metric: str
+    names: RowNames, base: str, split: str, metric: str
 ) -> tuple[dict[str, Printed], PrintedTable | None]:
     """The numbers that others have printed, by the name of the row, and where they are from.
 
@@ -175,6 +180,6 @@ def printed_numbers(
         }
         if numbers:
             source = ", ".join(dict.fromkeys(one.source for one in numbers.values()))
-            of_base, decimals = numbers.get(base or ""), decimals_of(numbers.values())
+            of_base, decimals = numbers.get(base), decimals_of(numbers.values())
             return numbers, PrintedTable(source, of_base, of_set, decimals, is_paper=False, has_base=bool(of_base))
     return {}, None
