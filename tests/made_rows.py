@@ -10,6 +10,7 @@ from transformer_pl.report.rows import LOSS, Grid, of_measure
 from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.table.rows import About, Measure, Row
 from transformer_pl.table.table import compare, make_table
+from transformer_pl.task import task_of
 from transformer_pl.tasks.translation import Translation, bleu
 
 BLEU = Measure("val/bleu", "BLEU", 1, False, 0.0, 100.0, learned=1.0)
@@ -71,9 +72,10 @@ def table(rows, **about):
     return make_table(rows, replace(ABOUT, **about))
 
 
-def sweep_table(grid, *more, **options):
-    """The table of a sweep and its trials, and its rows. The further arguments are those of `rows_and_about`."""
-    rows, about = rows_and_about([Grid(*grid)], *more, **options)
+def sweep_table(grid, **options):
+    """The table of a sweep and its trials, and its rows. options: those of `rows_and_about`."""
+    grid = Grid(*grid)
+    rows, about = rows_and_about([grid], task_of(grid.sweep.base.data), **options)
     return make_table(rows, about), rows
 
 

@@ -16,6 +16,7 @@ from transformer_pl.report.published import read_published
 from transformer_pl.report.rows import Grid, read_row
 from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.table.table import make_table
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.trial import Trial
 
@@ -35,7 +36,7 @@ def table_of(folder, sweep, shown=None):
         PlannedTrial(place, "", row.configs[0], Identity({}), Trial(folder / "none"), [], Prepared(folder))
         for place, row in enumerate(sweep.rows)
     ]
-    rows, about = rows_and_about([Grid(sweep, planned)], paper=shown)
+    rows, about = rows_and_about([Grid(sweep, planned)], Translation(), paper=shown)
     known = {"values": VALUES, "states": ["done"], "params": 1, "flops": 1e15}
     return make_table([replace(row, **known) for row in rows], about)
 
@@ -120,6 +121,7 @@ def test_a_note_says_how_the_machines_of_trials_differ(tmp_path, key, value):
         (trial.folder / "env.json").write_text(json.dumps(written))
         planned.append(PlannedTrial(0, "", config(), Identity({}), trial, [], Prepared(tmp_path)))
     word = re.search(r"\w[\w.]+", str(value).removeprefix("{'torch'"))[0]
-    _, about = rows_and_about([Grid(Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})]), planned)])
+    grid = Grid(Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})]), planned)
+    _, about = rows_and_about([grid], Translation())
     for of_row in (planned, [planned[1], planned[1]]):
         assert (word in said(make_table([read_row("base", config(), of_row)], about))) == (of_row is planned)

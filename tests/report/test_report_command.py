@@ -177,7 +177,7 @@ def test_factors_and_pairs_are_tables_of_their_own(words):
     (pair,) = records(*words, "--pairs")
     assert (pair["row"], pair["other"]) == ("h=4", "base") and float(pair["difference.p"]) < 0.05
     assert "two or three factors" in refused(*words, "--factors")
-    assert "give one" in refused(*words, "--factors", "--pairs")
+    assert "--factors: is not for --pairs" in refused(*words, "--factors", "--pairs")
     assert "--base" in refused(*words, "--pairs", "--base=h=4")
 
 

@@ -169,7 +169,7 @@ def test_every_table_compiles_as_latex(finished, tmp_path):
 def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
     folder = tmp_path / "sweeps" / "any"
     for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], folder)
+        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], "pair", folder)
         said = [note for note in notes if "All of these rows" in note]
         assert all(larger in note for note in said) and len(said) == bool(larger)
 

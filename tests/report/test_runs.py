@@ -186,7 +186,7 @@ def test_a_deviation_that_was_rounded_to_zero_has_no_test(tmp_path):
         ("--std sd --n 20000", "--n 20000"),
         ("--std sd --n k", "no column k"),
         ("--std sd,se --n n", "--std sd,se"),
-        ("--std sd --se se --n n", "--std, --se"),
+        ("--std sd --se se --n n", "--se"),
         ("--std sd --n n --seed n", "--seed"),
     ],
 )

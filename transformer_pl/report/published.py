@@ -82,16 +82,18 @@ def read_published(name: str = "table3", languages: str = "en-de") -> PublishedT
     return PublishedTable.model_validate(table) if table else None
 
 
-def paper_table(data: Data, published: str | None, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
+def paper_table(data: Data, published: str | None, sweep: str, shown: bool | None, split: str) -> PublishedTable | None:
     """The paper's table for a dataset: the one that a sweep is named after, such as table2, or else `published`.
 
     published: the table of the dataset's task; None: the paper has none. There is none either where `shown` is False,
     and by default where the dataset is the user's own: a folder, or a dataset or a language that no shipped scale has.
+    A table of the validation set does not stand beside scores of the test set.
     """
     if not published or shown is False or (shown is None and not _is_shipped(data)):
         return None
     name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
-    return read_published(name, f"{data.source}-{data.target}")
+    table = read_published(name, f"{data.source}-{data.target}")
+    return None if table and table.split != split == "test" else table
 
 
 def _is_shipped(data: Data) -> bool:

@@ -104,9 +104,9 @@ def _online(path: Path) -> _File:
 
 def _read_file(path: Path, wanted: Sequence[str]) -> _File:
     """The cells of a file, which are divided by what finds most of the wanted headings, and then most headings."""
-    text, skipped, separators = _read_text(path), 0, ",;\t"
-    if told := re.match(r'"?sep=([^\w\s"]|\t)"?(\r\n|\r|\n)', text, re.IGNORECASE):  # a first line of Excel's
-        skipped, separators, text = 1, told[1], text[told.end() :]
+    text, separators = _read_text(path), ",;\t"
+    if told := re.match(r'"?sep=([^\w\s"]|\t)"?(?=[\r\n])', text, re.IGNORECASE):  # a first line of Excel's
+        separators, text = told[1], text[told.end() :]  # the line is empty now
 
     def found(separator: str) -> tuple[int, int]:
         """How many of the wanted headings there are, and how many headings."""
@@ -115,7 +115,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> _File:
             headings = next(divided(io.StringIO(text.lstrip(), newline=""), delimiter=separator), [])
         return len({*wanted}.intersection(map(str.strip, headings))), len(headings)
 
-    records = _records(path, text, max(separators, key=found), skipped)
+    records = _records(path, text, max(separators, key=found))
     if len(records) < 2:
         rule = "must have a line of headings and a line for each run"
         raise InputError(f"{path}: {rule}, but has {counted(len(records), 'line')}; export it again")
@@ -139,18 +139,16 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _records(path: Path, text: str, separator: str, skipped: int) -> list[tuple[int, list[str]]]:
-    """The cells of each line that has any, with the number of the line. skipped: how many lines stood before the text.
-
-    A cell in quotes may have several lines; then the number is that of the first.
-    """
+def _records(path: Path, text: str, separator: str) -> list[tuple[int, list[str]]]:
+    """The cells of each line that has any, with the number of the line. A cell in quotes may have several lines; then
+    the number is that of the first."""
     reader = divided(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    records, line = [], 1 + skipped
+    records, line = [], 1
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 records.append((line, [cell.strip() for cell in cells]))
-            line = reader.line_num + 1 + skipped
+            line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{path} line {line}: is no CSV: {error}; close its quotes, or export it again") from None
     return records

@@ -13,14 +13,15 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.rows import Grid
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.notes import change_note
-from transformer_pl.task import task_of
 from transformer_pl.trials.identity import row_identity
 from transformer_pl.trials.runs_folder import read_plan
 
 
-def notes_of(grids: Sequence[Grid], folder: Path | None = None) -> list[str]:
-    """The notes of sweeps that make one table. folder: that of the sweep, which says what was planned."""
-    unit = task_of(grids[0].sweep.base.data).unit
+def notes_of(grids: Sequence[Grid], unit: str, folder: Path | None = None) -> list[str]:
+    """The notes of sweeps that make one table.
+
+    unit: what an item of the dataset is called. folder: that of the sweep, which says what was planned.
+    """
     notes = [note for grid in grids for note in grid.sweep.notes]
     for prepared in dict.fromkeys(trial.prepared for grid in grids for trial in grid.trials):
         with suppress(InputError):  # the dataset is not on this machine

@@ -1,14 +1,11 @@
 """The rows of sweeps as those of one table, in the columns of the paper's Table 3 and beside printed numbers."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
-from transformer_pl.plan.options import margins
 from transformer_pl.report.published import PublishedTable, paper_table
 from transformer_pl.report.row_names import RowNames, arranged, headings_of, printed_numbers
 from transformer_pl.report.rows import Grid, sweep_rows
-from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.table.rows import (
     SETS,
     About,
@@ -21,38 +18,34 @@ from transformer_pl.table.rows import (
     together,
     with_base,
 )
-from transformer_pl.task import Task, task_of
+from transformer_pl.task import Task
 
 LEARNED = 1.0  # a base with a lower score has learned next to nothing, and no row is compared with it
 
 
 def rows_and_about(
     grids: Sequence[Grid],
-    folder: Path | None = None,
-    names: RowNames | None = None,
+    task: Task,
     *,
+    names: RowNames | None = None,
+    notes: Sequence[str] = (),
     base: str | None = None,
     paper: bool | None = None,
-    margin: Sequence[tuple[str, float]] = (),
+    margin: float | None = None,
     split: str = "val",
     sort: str | None = None,
 ) -> tuple[list[Row], About]:
     """The rows of sweeps as those of one table, in their order, and what the table is of.
 
-    folder: that of the sweep, which says what was planned. The others are options of the report command.
+    task: that of the sweeps. notes: those of `notes_of`. The others are options of the report command.
     """
-    sweep = grids[0].sweep
-    task = task_of(sweep.base.data)
-    name = task.measure.name
-    beside = None if names and names.have_numbers else paper_table(sweep.base.data, task.published, sweep.name, paper)
-    if beside and beside.split != split == "test":  # its scores are of the validation set
-        beside = None
-    by_name, printed = dict[str, Printed](), None
-    if names and paper is not False and not beside:
-        by_name, printed = printed_numbers(names, sweep.of_base.name if sweep.of_base else "", split, name)
-    if beside:
-        printed = beside.printed(sweep.base)
-    tables = {one.sweep.name: sweep_rows(one, split, beside.beside(one.sweep) if beside else by_name) for one in grids}
+    sweep, by_name, printed = grids[0].sweep, dict[str, Printed](), None
+    table = None
+    if not (names and names.have_numbers):
+        table = paper_table(sweep.base.data, task.published, sweep.name, paper, split)
+    elif paper is not False:
+        by_name, printed = printed_numbers(names, sweep.of_base.name if sweep.of_base else "", split, task.measure.name)
+    tables = {one.sweep.name: sweep_rows(one, split, table.beside(one.sweep) if table else by_name) for one in grids}
     rows = together(tables) if len(grids) > 1 else tables[sweep.name]
     rows = with_base(rows, base, f" of {sweep.name}")
     rows = arranged(rows, names) if names else rows
@@ -65,10 +58,10 @@ def rows_and_about(
         others={f"{split}/{key}": title for key, title in task.others.items()},
         split=split,
         unit="sentences" if task.has_source else f"{task.unit}s",
-        margins={f"{split}/{key}": within for key, within in margins(margin, (name,)).items()},
-        printed=printed and _with_reference(printed, rows, split),
-        training=_training(sweep.base, beside, task.text),
-        added=notes_of(grids, folder),
+        margins={} if margin is None else {measure.key: margin},
+        printed=_with_reference(table.printed(sweep.base) if table else printed, rows, split),
+        training=_training(sweep.base, table, task.text),
+        added=notes,
         looked_at=grids[0].looked_at,
         headings=headings_of(rows, names) if names else {},
         setting_names={"model.p_drop": "P_drop"},
@@ -94,8 +87,10 @@ def _measure(task: Task, split: str, rows: Sequence[Row]) -> Measure:
     )
 
 
-def _with_reference(printed: PrintedTable, rows: Sequence[Row], split: str) -> PrintedTable:
+def _with_reference(printed: PrintedTable | None, rows: Sequence[Row], split: str) -> PrintedTable | None:
     """The printed table whose differences are to the row that --base names, if it names one; and only beside ours."""
+    if printed is None:
+        return None
     base = next((row.printed for row in rows if row.is_reference), printed.base)
     return printed._replace(base=base if printed.split == split else None)  # else ours are of another set
 

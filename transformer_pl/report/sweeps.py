@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import TableOptions, other_table, sweep_folder
+from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.plan import PlannedTrial, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import SEARCHES, leading_comment, read_sweep
@@ -14,6 +14,7 @@ from transformer_pl.report.looks import as_seen, check_looks
 from transformer_pl.report.options import FOR_PROGRAMS, SweepReport
 from transformer_pl.report.row_names import read_row_names
 from transformer_pl.report.rows import Grid, trial_records
+from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.report.tables import Draw, printable, table_of
 from transformer_pl.runtime.command_line import refuse_options
@@ -21,6 +22,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors, warn
 from transformer_pl.runtime.files import read_yaml
 from transformer_pl.table.formats import Table
 from transformer_pl.table.scales import scales_table
+from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
 
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
@@ -88,6 +90,7 @@ def _of_grids(
     """The sweep of grids, their table, and what writes its page."""
     grids = [_grid(file, content, options) for file, content in zip(files, contents, strict=True)]
     sweep, names = grids[0].sweep, None
+    task = task_of(sweep.base.data)
     if not (options.pairs or options.factors or options.together):
         names = read_row_names(sweep, files[0], options.rows, bool(options.set))
     elif any(grid.sweep.looks for grid in grids):
@@ -96,11 +99,12 @@ def _of_grids(
     sweep = sweep._replace(name="+".join(dict.fromkeys(grid.sweep.name for grid in grids)))
     rows, about = rows_and_about(
         grids,
-        sweep_folder(sweep, options),
-        names,
+        task,
+        names=names,
+        notes=notes_of(grids, task.unit, sweep_folder(sweep, options)),
         base=options.base,
         paper=options.paper,
-        margin=options.margin,
+        margin=margins(options.margin, (task.measure.name,)).get(task.measure.name),
         split=options.split,
         sort=options.sort,
     )

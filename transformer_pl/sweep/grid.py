@@ -213,13 +213,21 @@ class GridCommand(SweepCommand):
         names: of the file beside the sweep file.
         """
         from transformer_pl.report.looks import as_seen
+        from transformer_pl.report.sweep_notes import notes_of
         from transformer_pl.report.sweep_table import rows_and_about  # scipy takes half a second
         from transformer_pl.table.table import make_table
 
         options, sweep = self.options, plan.sweep
         grid = as_seen(sweep, plan.trials, self.folder)
+        task = task_of(sweep.base.data)
         rows, about = rows_and_about(
-            [grid], self.folder, names, base=options.base, paper=options.paper, margin=options.margin
+            [grid],
+            task,
+            names=names,
+            notes=notes_of([grid], task.unit, self.folder),
+            base=options.base,
+            paper=options.paper,
+            margin=self.margin(sweep),
         )
         table = make_table(rows, about)
 
