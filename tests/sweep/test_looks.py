@@ -12,9 +12,9 @@ from made_rows import sweep_table
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.looks import as_seen, check_looks, decide, read_progress
+from transformer_pl.report.looks import as_seen, check_looks, read_progress
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep.looks import LooksQueue
+from transformer_pl.sweep.looks import LooksQueue, decide
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.flops import Cost
 

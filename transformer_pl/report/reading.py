@@ -26,7 +26,7 @@ NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9
 DECIMAL_COMMA = re.compile(  # 0,5 and 1.234,5
     r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]+)?([eE][-+]?[0-9]+)?"
 )
-LARGEST = 1e70  # of the numbers of a file: the fourth powers of larger ones, as in the law of p, are no numbers
+LARGEST = 1e60  # of the numbers of a file; the smallest is its inverse. Fourth powers of others overflow or are 0
 WHOLE = re.compile(r"^\+?(-?)0*([0-9]+)(\.0*)?$")  # 1, 1.0 and 01 are one seed
 divided = partial(csv.reader, skipinitialspace=True)
 STATE_COLUMNS = ("state", "status")  # of W&B, of MLflow
@@ -220,9 +220,11 @@ def _number(text: str, decimal_comma: bool) -> tuple[float | None, str]:
             remedy = "give --decimal-comma if its comma is the decimal sign, and otherwise leave commas out"
         return None, f"must be a number such as {'0,845 or 1.234,5' if decimal_comma else '0.845 or 1e-3'}; {remedy}"
     number = float(text.replace(".", "").replace(",", ".") if decimal_comma else text)
-    if math.isfinite(number) and abs(number) > LARGEST:
-        return None, f"must be from -{LARGEST:g} to {LARGEST:g}, as squares of larger ones overflow; leave it empty"
-    return number if math.isfinite(number) else None, ""
+    if not math.isfinite(number):
+        return None, ""
+    if number and not 1 / LARGEST <= abs(number) <= LARGEST:
+        return None, f"must be 0, or from {1 / LARGEST:g} to {LARGEST:g} in size; use another unit, or leave it empty"
+    return number, ""
 
 
 def refuse_twice(path: Path, runs: Sequence[Run], seed: str | None) -> None:
