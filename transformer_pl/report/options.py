@@ -19,15 +19,15 @@ from transformer_pl.table.formats import Table
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 FOR_PROGRAMS = ("csv", "json")  # which get one table of all files
 MOST_RUNS = 10_000  # that a line with a deviation may be the mean of
-UNUSED = {  # beside an option: those that would do nothing
-    "pairs": ("factors", "base", "margin", "columns", "rows", "sort", "wandb"),
-    "factors": ("columns", "rows", "sort", "wandb"),
-    "together": ("rows", "trials"),
-    "against": ("wandb", "margin", "pairs", "factors", "together"),
-    "trials": ("against", "rows", "sort", "wandb", "columns", "margin", "pairs", "factors"),
-    "paired": ("pairs", "factors"),
-    "std": ("se", "seed", "paired"),
-    "se": ("seed", "paired"),
+UNUSED = {  # beside an option: why others would do nothing, and which these are
+    "pairs": ("compares all rows", ("factors", "base", "margin", "columns", "rows", "sort", "wandb")),
+    "factors": ("has a table of its own", ("columns", "rows", "sort", "wandb")),
+    "together": ("makes one table of several files", ("rows", "trials")),
+    "against": ("compares two scales", ("wandb", "margin", "pairs", "factors", "together")),
+    "trials": ("makes no table", ("against", "rows", "sort", "wandb", "columns", "margin", "pairs", "factors")),
+    "paired": ("compares rows with base", ("pairs", "factors")),
+    "std": ("is of lines that are means of runs", ("se", "seed", "paired")),
+    "se": ("is of lines that are means of runs", ("seed", "paired")),
 }
 NEEDED = {"folds": ("paired",), "paired": ("seed",), "std": ("n",), "se": ("n",), "n": ("std", "se")}  # one of these
 EXAMPLES = """\
@@ -69,11 +69,12 @@ class TableChoice:
     def __post_init__(self) -> None:
         given = [stated.name for stated in fields(self) if getattr(self, stated.name) not in (None, False, ())]
         for name in filter(given.__contains__, UNUSED):
-            refuse_options(self, [other for other in UNUSED[name] if other in given], f"is not for --{name}")
+            why, others = UNUSED[name]
+            refuse_options(self, [other for other in others if other in given], f"is not for --{name}, which {why}")
         for name in filter(given.__contains__, NEEDED):
             if not any(other in given for other in NEEDED[name]):
-                others = " or ".join(f"--{other}" for other in NEEDED[name])
-                raise InputError(f"--{name}: must be given with {others}; add it, or leave --{name} out")
+                needed = " or ".join(f"--{other}" for other in NEEDED[name])
+                raise InputError(f"--{name}: must be given with {needed}; add it, or leave --{name} out")
         if self.format == "html" and (self.pairs or self.factors):
             raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         if self.format != "tex":
@@ -173,6 +174,11 @@ class RunsReport(TableChoice):
     def spreads(self) -> tuple[str, ...]:
         """The columns that say how far the runs of a line spread, one for each metric; empty: a line is a run."""
         return self.std or self.se
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns of numbers."""
+        return (*self.metric, *self.spreads, *([self.n] if self.n and not self.n.isdecimal() else []))
 
 
 def _is_of_runs(word: str) -> bool:

@@ -70,17 +70,12 @@ def of_measure(measure: Measure) -> Metric:
 
 def sweep_rows(grid: Grid, split: str = "val", printed: Mapping[str, Printed] | None = None) -> list[Row]:
     """The rows of a sweep, as far as their results are there. printed: by name, the numbers that stand beside them."""
-    trials: list[list[PlannedTrial]] = [[] for _ in grid.sweep.rows]
-    for one in grid.trials:
-        trials[one.row].append(one)
-    return [
-        replace(
-            read_row(row.name, row.configs[0], seeds, split),
-            is_base=same_row(row.configs[0], grid.sweep.base),
-            printed=(printed or {}).get(row.name),
-        )
-        for row, seeds in zip(grid.sweep.rows, trials, strict=True)
-    ]
+    rows = []
+    for place, row in enumerate(grid.sweep.rows):
+        made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.row == place], split)
+        is_base = same_row(row.configs[0], grid.sweep.base)
+        rows.append(replace(made, is_base=is_base, printed=(printed or {}).get(row.name)))
+    return rows
 
 
 def read_row(name: str, config: Config, planned: Sequence[PlannedTrial], split: str = "val") -> Row:

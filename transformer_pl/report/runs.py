@@ -46,59 +46,53 @@ def _draw_page(folder: Path, title: str, table: Table) -> None:
 
 def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     """The rows of the runs in a file, and what their table is of. Raises an InputError for what makes no table."""
-    count = [options.n] if options.n and not options.n.isdecimal() else []
-    numbers = [*options.metric, *options.spreads, *count]
-    runs, notes = read_runs(path, options.row, numbers, options.seed, options.decimal_comma)
+    runs, notes = read_runs(path, options.row, options.numbers, options.seed, options.decimal_comma)
     if options.seed or options.spreads:
         refuse_twice(path, runs, options.seed)
-    by_row: dict[str, list[Run]] = {}
-    for run in runs:
-        by_row.setdefault(run.row, []).append(run)
-    if len(by_row) > MOST_ROWS:
-        rule = f"must make at most {MOST_ROWS} rows, but make {len(by_row):,}"
+    rows = _of_means(path, runs, options) if options.spreads else _of_runs(runs, options)
+    if len(rows) > MOST_ROWS:
+        rule = f"must make at most {MOST_ROWS} rows, but make {len(rows):,}"
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
-    notes += filter(None, (_missing(metric, runs) for metric in options.metric))
-    if options.spreads:
-        rows = _of_means(path, runs, options)
-        notes.append(_note_on_means(runs, options))
-    else:
-        folds = len({run.seed for run in runs})
-        overlap = 1 / (folds - 1) if options.folds and folds > 1 else 0.0
-        rows = [_of_runs(of_row, options, overlap) for of_row in by_row.values()]
     rows = with_base(rows, options.base or _named_base(path, rows), is_reference=False)
     rows.sort(key=lambda row: not row.is_base)  # the others in the order of the file
+    notes += filter(None, (_missing(metric, runs) for metric in options.metric))
+    if options.spreads:
+        notes.append(_note_on_means(runs, options))
     if options.paired and rows[0].is_base:
         notes.append(_note_on_pairs(path, rows, runs, options))
     if options.pairs or options.factors:
         _refuse_untested(path, rows, options)
     measures = [Measure(name, name, _digits(name, rows, options), options.lower_is_better) for name in options.metric]
-    about = About(
-        measures=measures,
-        trial="run",
-        shared="seeds",
-        margins=margins(options.margin, options.metric),
-        added=notes,
-        shows_settings=False,
+    margin = margins(options.margin, options.metric)
+    return rows, About(
+        measures=measures, trial="run", shared="seeds", margins=margin, added=notes, shows_settings=False
     )
-    return rows, about
 
 
-def _of_runs(runs: Sequence[Run], options: RunsReport, overlap: float) -> Row:
-    """The row of some runs. With --paired it has the seeds by which it is compared with base, and an overlap as that of
-    a `Sample`."""
-    known: dict[str, dict[int, float]] = {}  # by metric and place
-    runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
-    for place, run in enumerate(runs):
-        for metric, value in run.values.items():
-            if value is not None:
-                known.setdefault(metric, {})[place] = value
-    states = ["done" if {*run.values.values()} - {None} else MISSING for run in runs]
-    row = _row(runs[0], {metric: [*of.values()] for metric, of in known.items()}, states)
-    if not options.paired:
-        return row
-    seeds = {metric: [runs[place].seed for place in of] for metric, of in known.items()}
-    paired = {key: one._replace(weights=seeds[key], overlap=overlap) for key, one in row.samples.items()}
-    return replace(row, samples=paired)
+def _of_runs(runs: Sequence[Run], options: RunsReport) -> list[Row]:
+    """The rows of runs. With --paired they have the seeds by which they are compared with base, and with --folds the
+    overlap of a `Sample`."""
+    by_row: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):  # rows are compared seed by seed
+        by_row.setdefault(run.row, []).append(run)
+    folds = len({run.seed for run in runs})
+    overlap = 1 / (folds - 1) if options.folds and folds > 1 else 0.0
+    rows = []
+    for name in dict.fromkeys(run.row for run in runs):
+        known = {metric: _known(by_row[name], metric) for metric in options.metric}
+        states = ["done" if {*run.values.values()} - {None} else MISSING for run in by_row[name]]
+        row = _row(by_row[name][0], {metric: [*values] for metric, (_, values) in known.items() if values}, states)
+        if options.paired:
+            pairs = {key: one._replace(weights=known[key][0], overlap=overlap) for key, one in row.samples.items()}
+            row = replace(row, samples=pairs)
+        rows.append(row)
+    return rows
+
+
+def _known(runs: Sequence[Run], metric: str) -> tuple[list[str], list[float]]:
+    """The seeds of the runs that have a number, and these numbers."""
+    known = [(run.seed, value) for run in runs if (value := run.values[metric]) is not None]
+    return [seed for seed, _ in known], [value for _, value in known]
 
 
 def _row(run: Run, values: Mapping[str, Sequence[float]], states: Sequence[str]) -> Row:
@@ -196,11 +190,9 @@ def _note_on_pairs(path: Path, rows: Sequence[Row], runs: Sequence[Run], options
     seed = options.seed or ""
     if unnamed := [run.line for run in runs if not run.seed]:
         raise InputError(f"{path} line {unnamed[0]}: {shown(seed)}: must say of which pair this run is; fill it in")
-    metrics: dict[str, list[str]] = {}  # by what is missing of them
-    for metric in options.metric:
-        metrics.setdefault(_without_partner(path, rows, metric, seed), []).append(metric)
     several = len(options.metric) > 1
-    missing = "; ".join(f"for {' and '.join(of)} " * several + text for text, of in metrics.items() if text)
+    lacks = {metric: _without_partner(path, rows, metric, seed) for metric in options.metric}
+    missing = "; ".join(f"for {metric} " * several + text for metric, text in lacks.items() if text)
     note = f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation do not: see --folds."
     if options.folds:
         note = (
@@ -213,17 +205,14 @@ def _note_on_pairs(path: Path, rows: Sequence[Row], runs: Sequence[Run], options
 def _without_partner(path: Path, rows: Sequence[Row], metric: str, seed: str) -> str:
     """Which runs of rows have no partner in base, and which of base have none in a row. Raises an InputError for rows
     that have less than two pairs with base, the first of the rows."""
-    seeds = {row.name: list(row.samples[metric].weights) for row in rows if metric in row.samples}
-    base, of_base = rows[0].name, seeds.get(rows[0].name, [])
-    lacks: dict[str, dict[str, None]] = {row.name: {} for row in rows}
-    for row in rows:
-        own = seeds.get(row.name, [])
-        if metric in row.values and len({*own} & {*of_base}) < 2:
-            rule = f"must have numbers at two or more {shown(seed)} of {shown(base)}"
-            raise InputError(f"{path}: {shown(row.name)}: {shown(metric)}: {rule}; correct them, or leave the row out")
-        lacks[row.name] |= dict.fromkeys(one for one in of_base if one not in own)
-        lacks[base] |= dict.fromkeys(one for one in own if one not in of_base)
-    return "; ".join(f"{name} has no {seed} {_listed([*missing])}" for name, missing in lacks.items() if missing)
+    seeds = {row.name: {*row.samples[metric].weights} if metric in row.samples else set() for row in rows}
+    base, of_base = rows[0].name, seeds[rows[0].name]
+    rule = f"must have numbers at two or more {shown(seed)} of {shown(base)}; correct them, or leave the row out"
+    wrong = [row.name for row in rows if metric in row.values and len(seeds[row.name] & of_base) < 2]
+    if wrong:
+        raise InputError(*(f"{path}: {shown(name)}: {shown(metric)}: {rule}" for name in wrong))
+    lacks = {name: of_base - own for name, own in seeds.items()} | {base: set().union(*seeds.values()) - of_base}
+    return "; ".join(f"{name} has no {seed} {_listed(sorted(missing))}" for name, missing in lacks.items() if missing)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
