@@ -124,4 +124,6 @@ def test_a_note_says_how_the_machines_of_trials_differ(tmp_path, key, value):
     grid = Grid(Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})]), planned)
     _, about = rows_and_about([grid], Translation())
     for of_row in (planned, [planned[1], planned[1]]):
-        assert (word in said(make_table([read_row("base", config(), of_row)], about))) == (of_row is planned)
+        assert (word in said(make_table([read_row("base", config(), of_row, Translation.measure)], about))) == (
+            of_row is planned
+        )

@@ -24,6 +24,7 @@ from transformer_pl.report.row_names import read_row_names
 from transformer_pl.report.rows import Grid, sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.task import Corpus
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
@@ -117,7 +118,7 @@ def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
     for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "Multi30k")):
-        rows = sweep_rows(shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        rows = sweep_rows(shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds), Translation.measure)
         by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
         between = by_row[np.triu_indices(len(rows), 1)].mean()
         assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said

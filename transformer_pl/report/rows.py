@@ -21,7 +21,7 @@ from transformer_pl.table.looks import LookedAt
 from transformer_pl.table.notes import FEWEST_SENTENCES
 from transformer_pl.table.rows import Printed, Row, mean
 from transformer_pl.table.statistics import Sample, Score, sample
-from transformer_pl.task import Measure, task_of
+from transformer_pl.task import Measure
 from transformer_pl.trials import convergence
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity, same_row
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
@@ -68,17 +68,22 @@ def of_measure(measure: Measure) -> Metric:
     return Metric(measure.of_sums, slice(None) if measure.of_loss else SCORE_COLUMNS, SCORE_COLUMNS.stop - 1)
 
 
-def sweep_rows(grid: Grid, split: str = "val", printed: Mapping[str, Printed] | None = None) -> list[Row]:
-    """The rows of a sweep, as far as their results are there. printed: by name, the numbers that stand beside them."""
+def sweep_rows(
+    grid: Grid, measure: Measure, split: str = "val", printed: Mapping[str, Printed] | None = None
+) -> list[Row]:
+    """The rows of a sweep, as far as their results are there.
+
+    measure: that of its task. printed: by name, the numbers that stand beside them.
+    """
     rows = []
     for place, row in enumerate(grid.sweep.rows):
-        made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.row == place], split)
+        made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.row == place], measure, split)
         is_base = same_row(row.configs[0], grid.sweep.base)
         rows.append(replace(made, is_base=is_base, printed=(printed or {}).get(row.name)))
     return rows
 
 
-def read_row(name: str, config: Config, planned: Sequence[PlannedTrial], split: str = "val") -> Row:
+def read_row(name: str, config: Config, planned: Sequence[PlannedTrial], measure: Measure, split: str = "val") -> Row:
     """The row of a config, from the results of its trials that are finished. name: what differs from base."""
     trials = [one.trial for one in planned]
     row = Row(
@@ -96,13 +101,15 @@ def read_row(name: str, config: Config, planned: Sequence[PlannedTrial], split: 
         trials=planned,
     )
     finished = [(trial, result) for trial in trials if (result := trial.result())]
-    return _with_results(row, config, finished, split) if finished else row
+    return _with_results(row, config, finished, measure, split) if finished else row
 
 
-def _with_results(row: Row, config: Config, finished: Sequence[tuple[Trial, Result]], split: str) -> Row:
+def _with_results(
+    row: Row, config: Config, finished: Sequence[tuple[Trial, Result]], measure: Measure, split: str
+) -> Row:
     """The row with what its finished trials have measured."""
     done = [result for _, result in finished]
-    sentences, samples = _samples(config, finished, split)
+    sentences, samples = _samples(finished, measure, split)
     return replace(
         row,
         values=_values(done),
@@ -151,10 +158,9 @@ def _speed(done: Sequence[Result]) -> tuple[float, float] | None:
 
 
 def _samples(
-    config: Config, finished: Sequence[tuple[Trial, Result]], split: str
+    finished: Sequence[tuple[Trial, Result]], measure: Measure, split: str
 ) -> tuple[int | None, dict[str, Sample]]:
     """How many sentences a row was evaluated on, and its samples by metric: of the score, and of the loss."""
-    measure = task_of(config.data).measure
     try:
         sentences = np.stack([trial.sentences(split, measure) for trial, _ in finished])
     except (InputError, ValueError):  # the scores of the sentences are not here

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from transformer_pl.config import SIZE_NAMES, STACKS, Config, nominal_sizes
-from transformer_pl.report.published import PublishedTable, paper_table
+from transformer_pl.plan.sweep_file import Sweep
+from transformer_pl.report.published import paper_table
 from transformer_pl.report.row_names import RowNames, arranged, headings_of, printed_numbers
 from transformer_pl.report.rows import Grid, sweep_rows
 from transformer_pl.table.rows import (
@@ -39,13 +40,9 @@ def rows_and_about(
 
     task: that of the sweeps. notes: those of `notes_of`. The others are options of the report command.
     """
-    sweep, by_name, printed = grids[0].sweep, dict[str, Printed](), None
-    table = None
-    if not (names and names.have_numbers):
-        table = paper_table(sweep.base.data, task.published, sweep.name, paper, split)
-    elif paper is not False:
-        by_name, printed = printed_numbers(names, sweep.of_base.name if sweep.of_base else "", split, task.measure.name)
-    tables = {one.sweep.name: sweep_rows(one, split, table.beside(one.sweep) if table else by_name) for one in grids}
+    sweep = grids[0].sweep
+    numbers, printed, papers = _printed([grid.sweep for grid in grids], task, names, paper, split)
+    tables = {grid.sweep.name: sweep_rows(grid, task.measure, split, numbers.get(grid.sweep.name)) for grid in grids}
     rows = together(tables) if len(grids) > 1 else tables[sweep.name]
     rows = with_base(rows, base, f" of {sweep.name}")
     rows = arranged(rows, names) if names else rows
@@ -59,8 +56,8 @@ def rows_and_about(
         split=split,
         unit="sentences" if task.has_source else f"{task.unit}s",
         margins={} if margin is None else {measure.key: margin},
-        printed=_with_reference(table.printed(sweep.base) if table else printed, rows, split),
-        training=_training(sweep.base, table, task.text),
+        printed=printed and _with_reference(printed, rows, split),
+        training=_training(sweep.base, papers, task.text),
         added=notes,
         looked_at=grids[0].looked_at,
         headings=headings_of(rows, names) if names else {},
@@ -69,6 +66,24 @@ def rows_and_about(
         how_to_name_base="add base to variant, or base's value to the values of a key",
     )
     return rows, about
+
+
+def _printed(
+    sweeps: Sequence[Sweep], task: Task, names: RowNames | None, paper: bool | None, split: str
+) -> tuple[dict[str, dict[str, Printed]], PrintedTable | None, Config]:
+    """The numbers beside the rows, by sweep and row; where they are from; and a config of the usual sizes.
+
+    They are those of the user's names, which are for one sweep, or else the paper's.
+    """
+    base, of_base = sweeps[0].base, sweeps[0].of_base
+    if names and names.have_numbers:
+        if paper is False:
+            return {}, None, Config()
+        numbers, printed = printed_numbers(names, of_base.name if of_base else "", split, task.measure.name)
+        return {sweeps[0].name: numbers}, printed, Config()
+    if table := paper_table(base.data, task.published, sweeps[0].name, paper, split):
+        return {sweep.name: table.beside(sweep) for sweep in sweeps}, table.printed(base), table.rows[0].config
+    return {}, None, Config()
 
 
 def _measure(task: Task, split: str, rows: Sequence[Row]) -> Measure:
@@ -87,18 +102,16 @@ def _measure(task: Task, split: str, rows: Sequence[Row]) -> Measure:
     )
 
 
-def _with_reference(printed: PrintedTable | None, rows: Sequence[Row], split: str) -> PrintedTable | None:
+def _with_reference(printed: PrintedTable, rows: Sequence[Row], split: str) -> PrintedTable:
     """The printed table whose differences are to the row that --base names, if it names one; and only beside ours."""
-    if printed is None:
-        return None
     base = next((row.printed for row in rows if row.is_reference), printed.base)
     return printed._replace(base=base if printed.split == split else None)  # else ours are of another set
 
 
-def _training(config: Config, paper: PublishedTable | None, text: str) -> Training:
-    """How the rows were trained."""
+def _training(config: Config, paper: Config, text: str) -> Training:
+    """How the rows were trained. paper: the config whose sizes are the paper's."""
     model, data = config.model, config.data
-    papers, ours = nominal_sizes(paper.rows[0].config.model if paper else Config().model), nominal_sizes(model)
+    papers, ours = nominal_sizes(paper.model), nominal_sizes(model)
     return Training(
         config.steps,
         data.batch_tokens,

@@ -111,7 +111,7 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    rows = sweep_rows(Grid(sweep, trials))
+    rows = sweep_rows(Grid(sweep, trials), task_measure)
     whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in rows]
     base = next(row for row in whole if row.is_base)
     if measure.key not in base.samples:
