@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.rows import Grid
 from transformer_pl.runtime.errors import InputError
@@ -18,6 +17,7 @@ from transformer_pl.table.looks import LookedAt, Looks
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
 from transformer_pl.trials.runs_folder import begun_plan
+from transformer_pl.trials.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Progress:
             return self.looks.base_seeds[look]
         return self.looks.seeds[min(look, self.stopped.get(self.sweep.rows[row].name, look))]
 
-    def trials(self, planned: Sequence[PlannedTrial], look: int) -> list[PlannedTrial]:
+    def trials(self, planned: Sequence[Trial], look: int) -> list[Trial]:
         """Those of the planned trials that a look needs."""
-        return [one for one in planned if self._places[one.row][one.config.seed] < self.seeds(one.row, look)]
+        return [one for one in planned if self._places[one.place][one.config.seed] < self.seeds(one.place, look)]
 
     @cached_property
     def _base_row(self) -> int | None:
@@ -112,7 +112,7 @@ def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
     return Progress(sweep, looks, decisions)
 
 
-def as_seen(sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path) -> Grid:
+def as_seen(sweep: Sweep, planned: Sequence[Trial], folder: Path) -> Grid:
     """A sweep and its planned trials, without those that its looks have made needless."""
     progress = read_progress(sweep, folder)
     if progress is None:

@@ -13,7 +13,6 @@ import numpy as np
 from transformer_pl.config import CORPUS, SIZE_NAMES, Config, custom_components, nominal_sizes, sizes
 from transformer_pl.config.components import build
 from transformer_pl.data.tokens import evenly_spaced
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.columns import differing_keys
@@ -36,7 +35,7 @@ class Grid(NamedTuple):
     """A sweep with its trials, but for those that its looks have made needless."""
 
     sweep: Sweep
-    trials: Sequence[PlannedTrial]
+    trials: Sequence[Trial]
     looked_at: LookedAt | None = None  # what a table states of the looks, if there were some
 
 
@@ -77,15 +76,14 @@ def sweep_rows(
     """
     rows = []
     for place, row in enumerate(grid.sweep.rows):
-        made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.row == place], measure, split)
+        made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.place == place], measure, split)
         is_base = same_row(row.configs[0], grid.sweep.base)
         rows.append(replace(made, is_base=is_base, printed=(printed or {}).get(row.name)))
     return rows
 
 
-def read_row(name: str, config: Config, planned: Sequence[PlannedTrial], measure: Measure, split: str = "val") -> Row:
+def read_row(name: str, config: Config, trials: Sequence[Trial], measure: Measure, split: str = "val") -> Row:
     """The row of a config, from the results of its trials that are finished. name: what differs from base."""
-    trials = [one.trial for one in planned]
     row = Row(
         name=name,
         settings=row_settings(config),
@@ -98,7 +96,7 @@ def read_row(name: str, config: Config, planned: Sequence[PlannedTrial], measure
         ending=convergence.mean_convergence([*map(convergence.trial_convergence, trials)]),
         ends_anywhere=_ends_anywhere(config),
         watching=[callback.path for callback in config.trainer.callbacks if not callback.in_identity],
-        trials=planned,
+        trials=trials,
     )
     finished = [(trial, result) for trial in trials if (result := trial.result())]
     return _with_results(row, config, finished, measure, split) if finished else row
@@ -175,9 +173,8 @@ def _samples(
 
 def _dataset(config: Config, trials: Sequence[Trial], split: str) -> Any:
     """What identifies the text of a set, whatever the training text is: the digests of its files, so far as known."""
-    fingerprint: dict[str, Any] = next(
-        (inputs["data"] for trial in trials if "data" in (inputs := trial.identity_inputs())), {}
-    )
+    fingerprints = (trial.identity.inputs.get("data") for trial in trials)
+    fingerprint: dict[str, Any] = next(filter(None, fingerprints), {})
     if files := {name: digest for name, digest in fingerprint.get("files", {}).items() if name.startswith(f"{split}.")}:
         return [config.data.task, config.data.source, config.data.target, files]
     return [*(getattr(config.data, key) for key in ("task", *CORPUS, "source", "target")), split]
@@ -198,16 +195,16 @@ def trial_records(grid: Grid) -> list[dict[str, Any]]:
 
     None: not measured, as the trial has no result.
     """
-    sweep, planned, _ = grid
+    sweep, trials, _ = grid
     settings = [row_settings(row.configs[0]) for row in sweep.rows]
-    keys, results = differing_keys(settings), [trial.trial.result() for trial in planned]
+    keys, results = differing_keys(settings), [trial.result() for trial in trials]
     metrics = dict.fromkeys(name for result in results if result for name in result.metrics)
     facts = ("params", "steps", "flops", "tokens_per_s", "of_peak", "wall_s")
     return [
-        {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[trial.row].name, "seed": trial.config.seed}
-        | {"state": trial.trial.state(), "id": trial.identity.trial}
-        | {key: settings[trial.row].get(key) for key in keys}
+        {"sweep": sweep.name, "scale": sweep.scale, "row": sweep.rows[trial.place].name, "seed": trial.config.seed}
+        | {"state": trial.state(), "id": trial.id}
+        | {key: settings[trial.place].get(key) for key in keys}
         | {key: result and getattr(result, key) for key in facts}
         | {name: result and result.metrics.get(name) for name in metrics}
-        for trial, result in zip(planned, results, strict=True)
+        for trial, result in zip(trials, results, strict=True)
     ]

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.plan.options import TableOptions, margins, other_table, sweep_folder
-from transformer_pl.plan.plan import PlannedTrial, plan_trials
+from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import plan_retuning
+from transformer_pl.plan.shared_options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.sweep_file import SEARCHES, leading_comment, read_sweep
 from transformer_pl.report.looks import as_seen, check_looks
 from transformer_pl.report.options import FOR_PROGRAMS, SweepReport
@@ -24,6 +24,7 @@ from transformer_pl.table.formats import Table
 from transformer_pl.table.scales import scales_table
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
+from transformer_pl.trials.trial import Trial
 
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 ENDED = ("done", "failed", "diverged")
@@ -166,8 +167,8 @@ def _grid(file: Path, content: dict[str, Any], options: TableOptions, planned: b
     plan = partial(plan_trials, runs=options.runs, corpus_of=partial(corpus_of_trials, runs=options.runs))
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
-        tries: list[PlannedTrial] = plan(tuning.tries(sweep))  # whose results can be read without the text
-        if missing := sum(attempt.trial.state() not in ENDED for attempt in tries):
+        tries: list[Trial] = plan(tuning.tries(sweep))  # whose results can be read without the text
+        if missing := sum(attempt.state() not in ENDED for attempt in tries):
             if planned:
                 return Grid(tuning.tries(sweep), tries)
             rule = "every row must have been tried at every point"
@@ -184,7 +185,7 @@ def _warn_of_missing(file: Path, grid: Grid, options: TableOptions) -> None:
     folders = (options.runs / "sweeps").glob(f"{grid.sweep.name}@*")
     others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
     known = f"; there are results of this file with {' and with '.join(sorted(others))}" if others else ""
-    if not any(planned.trial.folder.exists() for planned in grid.trials):
+    if not any(trial.folder.exists() for trial in grid.trials):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")
-    if missing := sum(planned.trial.needs_training() for planned in grid.trials):
+    if missing := sum(trial.needs_training() for trial in grid.trials):
         warn(f"{missing} of {len(grid.trials)} trials are missing{known}")
