@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import ROOT
 
-from tests.report.csv_runs import printed, runs_table, values, values_of, write
+from tests.report.csv_runs import printed, refused, runs_table, values, values_of, write
 
 SPREAD_HEADING = "model,loss,spread,runs"
 
@@ -46,6 +46,16 @@ def test_a_deviation_that_was_rounded_to_zero_has_no_test(tmp_path):
         table = runs_table(path, {"row": ("model",), "metric": ("loss",), "std": ("sd",), "n": "5"})
         assert values(table, "loss.difference.p") == [None, None] and values(table, "loss.difference") == [None, 1]
         assert any("rounded" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("option", ["--pairs", "--factors"])
+def test_a_row_without_a_test_is_no_part_of_pairs_and_factors_for_its_own_reason(tmp_path, option):
+    """It has one run, or a deviation that was rounded to 0, and not a lack of sentences."""
+    path = write(tmp_path, "base,1,0.1,3", "a,2,0,3", "b,3,,1", heading="model,loss,sd,n")
+    said = refused(path, "--row=model", "--metric=loss", "--std=sd", "--n=n", option)
+    assert "loss of a, b" in said and "deviation above 0" in said and "sentences" not in said
+    said = refused(write(tmp_path, "base,1", "base,2", "a,3", heading="h,acc"), "--row=h", "--metric=acc", option)
+    assert "acc of a: must have numbers of two runs" in said and "deviation" not in said
 
 
 def test_what_narang_et_al_could_tell_apart(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ def of_text(tmp_path, text, **options):
     """The runs of a file with this text."""
     path = tmp_path / "runs.csv"
     path.write_bytes(text.encode())
-    return read_runs(path, ["h"], ["acc"], **options).runs
+    return read_runs(path, ["h"], ["acc"], **options)[0]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -40,6 +40,15 @@ MISSING = ["", "NaN", "-nan", "+Infinity", "-INF", "1e400", "-1.#IND", "nan(ind)
 @pytest.mark.parametrize("missing", MISSING)
 def test_what_is_not_finite_is_a_run_without_a_number(tmp_path, missing):
     assert [run.values["acc"] for run in of_text(tmp_path, f"h,acc\n1,{missing}\n1,3\n")] == [None, 3.0]
+
+
+@pytest.mark.parametrize("unit", [1e60, 1e-59])
+def test_the_p_of_numbers_does_not_depend_on_their_unit(tmp_path, unit):
+    shares, p = {"base": [0.1, 0.12, 0.11], "a": [0.4, 0.43, 0.39]}, []
+    for size in (1.0, unit):
+        lines = lines_of({h: [score * size for score in scores] for h, scores in shares.items()})
+        p.append(values(runs_table(write(tmp_path, *lines), OPTIONS), "acc.difference.p")[1])
+    assert p[1] == pytest.approx(p[0], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +164,11 @@ OF_FILES = [
     ("Step,h,acc\n1,a,3\n1,b,3\n2,a,3\n2,b,3\n", "each step"),
     ("Relative Time (Wall),h,acc\n1,a,3\n2,a,3\n", "each step"),
 ]
+POWERS = ["1e308", "-1e308", "2e60", "-9e-61", "1e-300"]  # which overflow
+OF_FILES += [
+    (f"h,acc\nbase,1\nbase,2\na,3\na,{number}\n", f"line 5: acc = {number}: must be 0, or from 1e-60 to 1e+60")
+    for number in POWERS
+]
 MEANS = text_of(
     "model,loss,sd,se,n",
     *("base,1,0.1,0.1,3", "a,1,-0.1,0.1,4", "b,1,0.1,0.1,1", "c,1,,0.1,3", "d,1,0.1,0.1,2.5", "e,1,0.1,0.1,"),
@@ -172,7 +186,7 @@ OF_MEANS = [  # all lines are named at once
     ("--std sd --n 20000", "--n 20000"),
     ("--std sd --n k", "no column k"),
     ("--std sd,se --n n", "--std sd,se"),
-    ("--std sd --se se --n n", "--std, --se"),
+    ("--std sd --se se --n n", "--se"),
     ("--std sd --n n --seed n", "--seed"),
 ]
 PAIRS = text_of("model,env,acc", "base,a,1.0", "base,b,2.0", "new,a,1.0", "new,x,2.0")

@@ -26,7 +26,7 @@ def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
     path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.99], "4": [0.94, 0.92, 0.95, 0.96]}))
     table = runs_table(path, OPTIONS | {"base": "1"})
     of_base, of_row = (
-        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"]).runs if run.row == h] for h in ("1", "4")
+        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"])[0] if run.row == h] for h in ("1", "4")
     )
     assert values(table, "acc.mean") == [statistics.fmean(of_base), statistics.fmean(of_row)]
     assert values(table, "acc.sd") == [statistics.stdev(of_base), statistics.stdev(of_row)]
@@ -135,6 +135,15 @@ def test_a_missing_partner_is_named_and_its_run_does_not_count(tmp_path):
     alone = runs_table(write(tmp_path, *lines[:6], heading=PAIRS_HEADING), options)
     assert values(alone, "acc.difference.p")[1] == pytest.approx(p, rel=1e-3)
     assert any("base has no env d" in note and "old has no env a" in note for note in table.notes)
+
+
+def test_a_missing_partner_is_named_with_its_metric_where_there_are_several(tmp_path):
+    lines = ["base,a,1,1", "base,b,2,2", "base,c,3,3", "new,a,2,3", "new,b,3,", "new,c,5,4"]
+    path = write(tmp_path, *lines, heading="model,env,acc,loss")
+    options = {"row": ("model",), "metric": ("acc", "loss"), "seed": "env", "paired": True}
+    assert any("for loss new has no env b" in note for note in runs_table(path, options).notes)
+    (alone,) = (note for note in runs_table(path, options | {"metric": ("loss",)}).notes if "partner" in note)
+    assert "missing: new has no env b" in alone
 
 
 # --- One run against many
