@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from transformer_pl.plan.plan import Plan, PlannedTrial
+from transformer_pl.plan.plan import Plan
 from transformer_pl.plan.queue import Ending, GridQueue, Remaining
 from transformer_pl.report.looks import Progress, decide, read_progress
+from transformer_pl.trials.trial import Trial
 
 ENDED = ("done", "failed", "diverged", "refused")
 
@@ -17,7 +18,7 @@ class LooksQueue(GridQueue):
     act on the same decisions; one that finds nothing to train waits until the others have ended the look.
     """
 
-    def __init__(self, plan: Plan, missing: Sequence[PlannedTrial], folder: Path, margin: float | None):
+    def __init__(self, plan: Plan, missing: Sequence[Trial], folder: Path, margin: float | None):
         super().__init__(missing, plan.estimates)
         self.plan, self.folder, self.margin = plan, folder, margin
         self.later, self.waiting = self.waiting, []
@@ -29,21 +30,21 @@ class LooksQueue(GridQueue):
 
     def remaining(self) -> Remaining:
         left = [*self.waiting, *self.progress.trials(self.later, self.progress.last)]
-        return Remaining(len(left), sum(self.estimates[planned.row].cost.flops for planned in left))
+        return Remaining(len(left), sum(self.estimates[trial.place].cost.flops for trial in left))
 
-    def next(self, taken: set[str]) -> PlannedTrial | None:
+    def next(self, taken: set[str]) -> Trial | None:
         self._go_on()
-        if planned := super().next(taken):
-            self._running.add(planned.identity.trial)
-        return planned
+        if trial := super().next(taken):
+            self._running.add(trial.id)
+        return trial
 
-    def hold(self, planned: PlannedTrial) -> None:
-        self._running.discard(planned.identity.trial)
-        super().hold(planned)
+    def hold(self, trial: Trial) -> None:
+        self._running.discard(trial.id)
+        super().hold(trial)
 
-    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
-        self._running.discard(planned.identity.trial)
-        super().ended(planned, ending)
+    def ended(self, trial: Trial, ending: Ending) -> None:
+        self._running.discard(trial.id)
+        super().ended(trial, ending)
 
     def waits(self) -> str | None:
         if self.waiting or self.progress.is_over or self._is_stuck:
@@ -71,21 +72,18 @@ class LooksQueue(GridQueue):
             self._news += self.progress.described[look:]
         if not self.progress.is_over and len(self.progress.decisions) < self.progress.last:
             following = self.progress.trials(self.later, len(self.progress.decisions) + 1)
-            self._take(planned for planned in following if planned.row == self.plan.sweep.base_row)
+            self._take(trial for trial in following if trial.place == self.plan.sweep.base_row)
 
-    def _take(self, trials: Iterable[PlannedTrial]) -> None:
+    def _take(self, trials: Iterable[Trial]) -> None:
         """Take trials from the later ones to those that can be given out."""
         taken = list(trials)
         self.waiting += taken
-        self.later = [planned for planned in self.later if planned not in taken]
+        self.later = [trial for trial in self.later if trial not in taken]
 
     def _has_ended(self, look: int) -> bool:
         """Whether all trials of a look have ended, here or elsewhere."""
-        open_here = self._running | {planned.identity.trial for planned in self.waiting}
+        open_here = self._running | {trial.id for trial in self.waiting}
         trials = self.progress.trials(self.plan.trials, look)
         return all(
-            planned.identity.trial not in open_here
-            and not planned.trial.lock.is_held()
-            and planned.trial.state() in ENDED
-            for planned in trials
+            trial.id not in open_here and not trial.lock.is_held() and trial.state() in ENDED for trial in trials
         )
