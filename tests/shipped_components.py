@@ -1,7 +1,7 @@
 """The sweeps that ship and the components that they name, and which of them the tests of every day try."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,16 @@ def each(found: Mapping[str, Mapping[str, Any]]) -> pytest.MarkDecorator:
 
 
 DAILY = ("table3", "attention", "language_model", "search_regularisation")  # plain keys, components, a task, a search
+
+
+def marks_of(*paths: str) -> list[pytest.MarkDecorator]:
+    """The marks of a test of these files or folders, which seldom change: it is tried every day when they have."""
+    return [] if any(file.startswith(paths) for file in changed()) else [pytest.mark.slow]
+
+
+def seldom(*paths: str) -> Callable[[Callable], Callable]:
+    """A decorator for a test of these files or folders; see `marks_of`."""
+    return next(iter(marks_of(*paths)), lambda test: test)
 
 
 def marks_of_file(stem: str) -> list[pytest.MarkDecorator]:

@@ -39,6 +39,7 @@ pytestmark = [
     # Torch warns once in a process: where a backward pass begins with a product, and where a wait will be an error.
     pytest.mark.filterwarnings("ignore:.*no current CUDA context"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
+    *([] if torch.cuda.is_available() else [pytest.mark.slow]),  # other tests say the same of a CPU every day
 ]
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"

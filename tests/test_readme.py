@@ -15,7 +15,7 @@ import pytest
 import tiny_trials
 import yaml
 from helpers import ROOT, little_text
-from shipped_components import marks_of_file
+from shipped_components import marks_of
 from tiny_trials import in_a_command, unrehearsed
 
 from transformer_pl import check, translate
@@ -77,20 +77,19 @@ def example_file(path):
     return "sweeps/search_regularisation.yaml" if path.parent.name == "search" else "sweeps/table3_A.yaml"
 
 
-PLAIN = re.compile(r"python -m transformer_pl\.sweep sweeps/(\w+)\.yaml( --(seeds|scale) \S+)*")  # as of any sweep file
-
-
 def commands():
-    """Every command of every README once, with the README that has it first."""
+    """Every command of every README once, with the README that has it first.
+
+    Every day those of the first README are tried, and those of pages that have changed.
+    """
     found = {}
     for path in READMES:
         for line in code_lines(path.read_text(encoding="utf-8")):
             for command in simple_commands(line.replace("FILE", example_file(path))):
                 if command.startswith(OURS) and command not in ALONE | ELSEWHERE:
                     found.setdefault(command, path)
-    plain = {command: PLAIN.fullmatch(command) for command in found}
-    marks = {command: marks_of_file(match[1]) if match else [] for command, match in plain.items()}
-    return [pytest.param(one, id=f"{NAMES[path]}: {one}", marks=marks[one]) for one, path in found.items()]
+    marks = {path: [] if path == ROOT / "README.md" else marks_of(NAMES[path]) for path in READMES}
+    return [pytest.param(one, id=f"{NAMES[path]}: {one}", marks=marks[path]) for one, path in found.items()]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

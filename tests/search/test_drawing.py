@@ -9,6 +9,7 @@ import pytest
 from helpers import a_result
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
+from shipped_components import marks_of
 from tiny_trials import ended
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
@@ -20,6 +21,7 @@ from transformer_pl.search.study import counted_trials, create_study, find_study
 from transformer_pl.sweep import __main__ as sweep
 
 SECRET = "s3cret"
+SAMPLED = marks_of("transformer_pl/search/samplers.py", "transformer_pl/search/drawing.py")
 
 
 @pytest.fixture
@@ -188,7 +190,8 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
 
 
 @pytest.mark.parametrize(
-    "name", ["tpe", "random", "qmc", "cma-es", pytest.param("gp", marks=pytest.mark.slow), "nsga-ii"]
+    "name",
+    ["tpe", *(pytest.param(name, marks=SAMPLED) for name in ("random", "qmc", "cma-es", "gp", "nsga-ii"))],
 )
 def test_a_seeded_sampler_goes_on_after_a_restart(tmp_path, name):
     """No point is drawn again, and those of two processes are those of one."""
