@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     Timer,
 )
+from shipped_components import marks_of
 from stopping_callback import StopAt
 from torch import nn
 
@@ -165,6 +166,8 @@ def with_options(part, **options):
 
 
 WATCHES = {"in_identity": False}
+LAWS = ("transformer_pl/laws/", "transformer_pl/train/")
+SELDOM = ("three passes", "averages of weights")
 TRAINED = {
     "each part around the model": {
         "optim.optimizer": "torch.optim.SGD",
@@ -186,7 +189,9 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=marks_of(*LAWS) if name in SELDOM else []) for name in TRAINED]
+)
 def test_a_right_part_is_trained_stopped_and_continued(row, tmp_path, name):
     begun, found = of_all_stages(row(TRAINED[name]), tmp_path)
     assert not broken(found) and found["a_stopped_training_comes_to_the_same_end"].state == "holds"
