@@ -117,6 +117,44 @@ def test_a_trial_that_had_failed_is_tried_again_before_its_look_is_decided(sweep
     assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] != "left out"
 
 
+def test_what_is_trained_again_changes_no_decision(sweep, tmp_path):
+    """With --rerun all that the looks have needed, and what had failed, also when all is decided."""
+    trained = run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
+    before, planned = decisions(tmp_path), plan_trials(sweep, tmp_path)
+    assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"] and run(queue_of(sweep, tmp_path)) == []
+    again = LooksQueue(plan_of(sweep, tmp_path), as_seen(sweep, planned, tmp_path)[0], tmp_path, None)
+    assert again.remaining().trials == len(trained)
+    assert sorted(run(again)) == sorted(trained) and decisions(tmp_path) == before
+
+
+def test_base_gets_no_seeds_of_a_look_that_is_not_needed(tmp_path):
+    """They are given out while others still train for the look before; when that decides all rows, they are not."""
+    values = {"variant": ["base", "model.h=16"], "looks": ["2 4"], "base_seeds": [8]}
+    queue = queue_of(read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS), tmp_path)
+    given = [queue.next(set()) for _ in range(7)]
+    assert [one.name for one in given[6:]] == ["base s5"] and queue.waiting
+    for planned in given:
+        train(planned)
+        queue.ended(planned, "done")
+    assert queue.next(set()) is None and queue.waits() is None and queue.remaining().trials == 0
+    assert [*decisions(tmp_path)] == ["look_1.json"]
+
+
+def test_a_look_waits_for_a_trial_that_is_trained_again(sweep, tmp_path):
+    """Whoever does that may be killed; then any command that waits for the look takes the trial over."""
+    planned = plan_trials(sweep, tmp_path)
+    again = next(one for one in planned if one.name == "h=4 s2")
+    train(again)
+    queue = queue_of(sweep, tmp_path)
+    with again.trial.lock.hold():
+        again.trial.clear()
+        again.trial.set_status("running")
+        trained = run(queue)
+        assert "h=4 s1" in trained and "h=4 s2" not in trained and queue.waits()
+        assert decide(read_progress(sweep, tmp_path), planned, None, tmp_path) and not decisions(tmp_path)
+    assert run(queue)[0] == "h=4 s2" and "left out" not in decisions(tmp_path)["look_1.json"]["verdicts"].values()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_path, seed):
     """They hold trials at once, and each may be gone at any time; what it held is given out again."""

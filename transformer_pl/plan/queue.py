@@ -1,7 +1,7 @@
 """Queues, which decide what is trained next: their interface, and the queue of a grid. A search has its own."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from transformer_pl.plan.plan import CostEstimate, PlannedTrial
 
@@ -66,10 +66,19 @@ class GridQueue(TrialQueue):
     """
 
     def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
-        self.trials, self.estimates = trials, estimates
-        self.waiting = sorted(trials, key=lambda planned: (planned.config.seed, -estimates[planned.row].cost.flops))
+        self.estimates = estimates
+        self.trials: list[PlannedTrial] = []
+        self.waiting: list[PlannedTrial] = []
         self.failed: list[PlannedTrial] = []
-        self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
+        self._earlier: dict[str, dict[str, Any]] = {}  # by id, the status of each trial when it was added
+        self.add(trials)
+
+    def add(self, trials: Sequence[PlannedTrial]) -> None:
+        """Take more trials."""
+        self.trials += trials
+        self.waiting += trials
+        self.waiting.sort(key=lambda planned: (planned.config.seed, -self.estimates[planned.row].cost.flops))
+        self._earlier |= {planned.identity.trial: planned.trial.status() for planned in trials}
 
     def remaining(self) -> Remaining:
         return Remaining(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))

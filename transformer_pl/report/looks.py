@@ -59,6 +59,11 @@ class Progress:
         """Those of the planned trials that a look needs."""
         return [one for one in planned if self._places[one.row][one.config.seed] < self.seeds(one.row, look)]
 
+    def needed(self, planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+        """Those of the planned trials that are needed now: by the next look, or then by base for the one after it."""
+        now, following = (self.trials(planned, min(len(self.decisions) + n, self.last)) for n in (0, 1))
+        return now + [one for one in following if one.row == self._base_row and one not in now]
+
     @cached_property
     def _base_row(self) -> int | None:
         return self.sweep.base_row  # which compares configs, and a queue asks for it several times a second
@@ -142,14 +147,16 @@ def as_seen(
 def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | None, folder: Path) -> bool:
     """Decide the next look, whose trials have ended, and write the decision, unless another command was first.
 
-    planned: all trials of the sweep. margin: a difference within it counts as none. Returns whether there is a
-    decision: there is none where a trial of base has failed or diverged.
+    planned: all trials of the sweep. margin: a difference within it counts as none. Returns False where there can be no
+    decision, because a trial of base has failed or diverged.
     """
     sweep, looks, look = progress.sweep, progress.looks, len(progress.decisions)
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
     whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
+    if any(one.trial.lock.is_held() for one in trials):
+        return True  # another command trains one again, and its result may be gone
     base = next(row for row in whole if row.is_base)
     if measure.key not in base.samples:
         return False

@@ -1,6 +1,6 @@
 """The queue of a grid that is looked at while it trains: rows that are decided get no more seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_pl.plan.plan import Plan, PlannedTrial
@@ -13,18 +13,19 @@ ENDED = ("done", "failed", "diverged", "refused")
 class LooksQueue(GridQueue):
     """The trials of the looks that are not decided.
 
-    Those of one look are given out first, then base's of the next one, which are needed in any case. Several commands
-    act on the same decisions; one that finds nothing to train waits until the others have ended the look.
+    Those of one look are given out first, then base's of the next one, which is needed while any row goes on. Several
+    commands act on the same decisions; one that finds nothing to train waits until the others have ended the look.
     """
 
     def __init__(self, plan: Plan, missing: Sequence[PlannedTrial], folder: Path, margin: float | None):
         super().__init__(missing, plan.estimates)
         self.plan, self.folder, self.margin = plan, folder, margin
-        self.later, self.waiting = self.waiting, []
+        self.later: list[PlannedTrial] = []  # those that are not needed yet
         self._running: set[str] = set()  # the ids of the trials that this command has been given
         self._news: list[str] = []
         self._is_stuck = False  # a trial of base has failed, so that nothing more can be decided
         self.progress = self._read()
+        self._give_out()
         self._go_on()
 
     def remaining(self) -> Remaining:
@@ -60,32 +61,30 @@ class LooksQueue(GridQueue):
         return progress
 
     def _go_on(self) -> None:
-        """Decide every look whose trials have ended, and take what the next one needs."""
-        while not (self.progress.is_over or self._is_stuck):
-            look = len(self.progress.decisions)
-            self._take(self.progress.trials(self.later, look))
-            if not self._has_ended(look):
-                break
+        """Decide every look whose trials have ended, and give out what the next one needs."""
+        while not (self.progress.is_over or self._is_stuck) and self._has_ended(look := len(self.progress.decisions)):
             self._is_stuck = not decide(self.progress, self.plan.trials, self.margin, self.folder)
             self.progress = self._read()
             self._news += self.progress.described[look:]
-        if not self.progress.is_over and len(self.progress.decisions) < self.progress.last:
-            following = self.progress.trials(self.later, len(self.progress.decisions) + 1)
-            self._take(planned for planned in following if planned.row == self.plan.sweep.base_row)
+            self._give_out()
 
-    def _take(self, trials: Iterable[PlannedTrial]) -> None:
-        """Take trials from the later ones to those that can be given out."""
-        taken = list(trials)
-        self.waiting += taken
-        self.later = [planned for planned in self.later if planned not in taken]
+    def _give_out(self) -> None:
+        """Let those trials wait that are needed now, and leave the others for later."""
+        left = [*self.waiting, *self.later]
+        self.waiting = self.progress.needed(left)
+        given = {planned.identity.trial for planned in self.waiting}
+        self.later = [planned for planned in left if planned.identity.trial not in given]
 
     def _has_ended(self, look: int) -> bool:
-        """Whether all trials of a look have ended, here or elsewhere."""
-        open_here = self._running | {planned.identity.trial for planned in self.waiting}
+        """Whether all trials of a look have ended, here or elsewhere.
+
+        One that had ended, and that another command has begun to train again and left, is given out again.
+        """
         trials = self.progress.trials(self.plan.trials, look)
-        return all(
-            planned.identity.trial not in open_here
-            and not planned.trial.lock.is_held()
-            and planned.trial.state() in ENDED
-            for planned in trials
-        )
+        open_here = self._running | {planned.identity.trial for planned in self.waiting}
+        if any(planned.identity.trial in open_here or planned.trial.lock.is_held() for planned in trials):
+            return False
+        failed = {planned.identity.trial for planned in self.failed}  # which a full disk may not have let them say
+        left = [one for one in trials if one.identity.trial not in failed and one.trial.state() not in ENDED]
+        self.add(left)
+        return not left

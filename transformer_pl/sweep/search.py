@@ -24,7 +24,7 @@ from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import study as studies
 from transformer_pl.search.queue import SearchQueue
-from transformer_pl.search.results import SearchResults
+from transformer_pl.search.results import SearchResults, why_not_trained, without_best
 from transformer_pl.search.space import Search
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
@@ -56,6 +56,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
+    for mistake in without_best(search, folder / "best.yaml"):
+        say(console, f"some trials cannot be trained again by best.yaml: {mistake}")
     if options.plan:
         drawn, stopped = type(sampler_of(0)).__name__, type(pruner).__name__
         say(console, f"sampler: {drawn}; pruner: {stopped}; study: {place}")
@@ -103,13 +105,13 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     send = partial(send_report, folder, search.name, search.project, table, read_plan(folder))
     following, best, content = None, folder / "best.yaml", results.best_sweep()
     with suppress(OSError):  # publishing says so
-        if content:
+        if content and not why_not_trained(best, content):
             write_atomically(best, yaml.safe_dump(content, sort_keys=False))
             words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
             what = "front" if len(search.goals) > 1 else "best"
             following = f"train base and the {what} with new seeds: {join(words)}"
         else:
-            best.unlink(missing_ok=True)  # base has become the best
+            best.unlink(missing_ok=True)  # base has become the best, or the table says why there is none
     return command.publish(table, draw_page, send, folders, exit_code, following)
 
 
