@@ -18,7 +18,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.looks import LookedAt, Looks
-from transformer_pl.table.rows import Contrast, Measure
+from transformer_pl.table.rows import Contrast, Measure, Row
 from transformer_pl.table.table import compare_at
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
@@ -154,11 +154,11 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
+    whole = [row if _is_whole(row) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
     if any(one.trial.lock.is_held() for one in trials):
         return True  # another command trains one again, and its result may be gone
     base = next(row for row in whole if row.is_base)
-    if measure.key not in base.samples:
+    if not _is_whole(base):
         return False
     last = {row.name: progress.stopped.get(row.name, look) for row in whole}
     undecided = {
@@ -181,9 +181,14 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     return True
 
 
+def _is_whole(row: Row) -> bool:
+    """Whether no trial of a row has failed or diverged."""
+    return row.done == len(row.states)
+
+
 def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
-    if not contrast.is_known:
-        return "left out"  # a trial of it has failed or diverged
+    if not _is_whole(contrast.row):
+        return "left out"
     if contrast.estimate is None or contrast.p_value is None:
         return "equal" if contrast.is_rounding else "open"
     return looks.verdict(look, contrast.estimate, contrast.p_value, margin)

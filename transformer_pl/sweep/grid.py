@@ -55,9 +55,9 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     names = read_row_names(sweep, options.file, None, bool(options.set))
     retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric")) if options.retune else None
     plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
-    missing = len(command.trials_to_train(plan.sweep, plan.trials))
-    to_train = missing or (len(sweep.configs) if retuning else 0)
-    if command.submit(to_train, [row.configs[0].data for row in plan.sweep.rows]):
+    missing = command.trials_to_train(plan.sweep, plan.trials)
+    at_once = command.at_once(plan.sweep, missing) or (len(sweep.configs) if retuning else 0)
+    if command.submit(at_once, [row.configs[0].data for row in plan.sweep.rows]):
         return 0
     if options.plan and retuning and missing:
         say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
@@ -94,7 +94,8 @@ class GridCommand(SweepCommand):
         used = [(planned.config.data, planned.prepared) for planned in missing if options.plan]
         lines = survey_datasets(used, self.console)
         plan = Plan(sweep, trials, self._estimates(sweep, trials, checked))
-        at_once = workers.count if workers else self.worker_count(len(missing)) * (options.per_device or 1)
+        submitted = self.worker_count(self.at_once(sweep, missing)) * (options.per_device or 1)
+        at_once = workers.count if workers else submitted
         print_plan(plan, missing, self.console, at_once)
         if options.plan:
             lines.append(workers.describe(len(missing)) if missing and workers else "")
@@ -142,6 +143,15 @@ class GridCommand(SweepCommand):
         from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
         return as_seen(sweep, trials, self.folder)[0]
+
+    def at_once(self, sweep: Sweep, missing: Sequence[PlannedTrial]) -> int:
+        """How many of the missing trials can be trained at the same time: with looks, those before the next one."""
+        if not (sweep.looks and missing):
+            return len(missing)
+        from transformer_pl.report.looks import read_progress  # scipy takes half a second
+
+        progress = read_progress(sweep, self.folder)
+        return max(1, len(progress.needed(missing) if progress else missing))
 
     def margin(self, sweep: Sweep) -> float | None:
         """Within which a difference counts as none. Raises an InputError where it is of another metric."""

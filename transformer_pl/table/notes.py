@@ -106,7 +106,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     exempt = exemption_note(sorted({reason for row in rows for reason in row.exempt}))
     several = "Each metric has a test of its own: p is corrected for the rows, not for the metrics."
     refused = [f"{row.shown_name} was refused: {row.refused}." for row in rows if row.refused]
-    gaps = (_diverged_note(rows), *refused, _untested_note(main), _comparable_note(rows), _sentences_note(rows, about))
+    gaps = (_diverged_note(rows), *refused, _untested_note(main, about), _comparable_note(rows), _sentences_note(rows, about))
     machines = machines_note([machine for row in rows for machine in row.machines])
     test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(about.margins[key], contrasts[key]) for key in about.margins]
@@ -277,9 +277,15 @@ def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
     note += f"decided. Rows that were decided were not trained on: {trained} trainings in place of {most}. p and the "
     note += "intervals hold for all looks together. A difference that ended the training of its row is too large on "
     note += "average, but its interval holds."
-    if not any(one.measure.key == looked_at.metric and not one.row.is_reference for one in contrasts):
+    if _are_others(contrasts, about):
         note += f" The looks are for differences from base in {looked_at.metric}: others have no tests."
     return note
+
+
+def _are_others(contrasts: Sequence[Contrast], about: About) -> bool:
+    """Whether these differences are others than those that the looks were at."""
+    metric = about.looked_at and about.looked_at.metric
+    return bool(metric) and any(one.measure.key != metric or one.row.is_reference for one in contrasts)
 
 
 def _shared_note(contrasts: Sequence[Contrast], about: About) -> str:
@@ -340,7 +346,9 @@ def _diverged_note(rows: Sequence[Row]) -> str:
     return f"{counted(diverged, 'trial')} diverged. {rest}" if diverged else ""
 
 
-def _untested_note(contrasts: Sequence[Contrast]) -> str:
+def _untested_note(contrasts: Sequence[Contrast], about: About) -> str:
+    if _are_others(contrasts, about):
+        return ""
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
     count = sum(not (one.is_rounding or one.is_constant) for one in untested)
     rule = "a row needs several seeds if base has them, else one, and a difference that varies"
