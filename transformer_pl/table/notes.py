@@ -106,7 +106,8 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
     exempt = exemption_note(sorted({reason for row in rows for reason in row.exempt}))
     several = "Each metric has a test of its own: p is corrected for the rows, not for the metrics."
     refused = [f"{row.shown_name} was refused: {row.refused}." for row in rows if row.refused]
-    gaps = (_diverged_note(rows), *refused, _untested_note(main, about), _comparable_note(rows), _sentences_note(rows, about))
+    gaps = (_diverged_note(rows), *refused, _untested_note(main, about), _comparable_note(rows))
+    text = _sentences_note(rows, about)
     machines = machines_note([machine for row in rows for machine in row.machines])
     test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(about.margins[key], contrasts[key]) for key in about.margins]
@@ -127,7 +128,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
             _selected_note(rows, about.split),
             _steps_note(contrasts.get(STEPS.key, ()), base_of(rows, about.measures[0])),
         ),
-        (*gaps, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
+        (*gaps, text, machines, _stopped_note(rows), _watching_note(rows), *about.added, test, *margins),
     )
     return [note for sentences in notes if (note := " ".join(filter(None, sentences)))]
 
