@@ -109,6 +109,11 @@ def test_a_decision_is_never_made_anew(sweep, tmp_path):
 def test_a_row_with_a_failed_trial_is_left_out_and_base_must_be_whole(sweep, tmp_path):
     run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
     assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] == "left out"
+    assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"]
+    trials, looked_at = as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path)
+    table, _ = table_of([(sweep, trials)], looked_at=looked_at)
+    assert all(one.p_value is None for one in table.contrasts if one.row.name == "h=4")
+    assert any("eft out" in note and "h=4" in note.partition("eft out")[2] for note in table.notes)
     other = tmp_path / "other"
     other.mkdir()
     run(queue_of(sweep, other), fails={"base s2"})

@@ -24,6 +24,8 @@ from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
 from transformer_pl.trials.runs_folder import begun_plan
 
+LEFT_OUT = "left out"  # the verdict on a row of which a trial has failed or diverged
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -83,7 +85,8 @@ class Progress:
                 by_verdict.setdefault(verdict, []).append(name)
             going_on = len(by_verdict.pop("open", ()))
             said = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items()]
-            said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(self.looks.seeds) - 1 else 'go on'}")
+            goes_on = "goes on" if going_on == 1 else "go on"
+            said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(self.looks.seeds) - 1 else goes_on}")
             lines.append(f"look {look + 1}, after {self.looks.seeds[look]} seeds a row: {'; '.join(said)}")
         return lines
 
@@ -93,7 +96,8 @@ class Progress:
         last = {row.name: self.stopped.get(row.name, self.last) for row in self.sweep.rows}
         p_values = {name: [one["p"].get(name) for one in self.decisions[: look + 1]] for name, look in last.items()}
         metric = f"val/{task_of(self.sweep.base.data).measure.name}"
-        return LookedAt(self.looks, metric, p_values)
+        left_out = [name for one in self.decisions for name, verdict in one["verdicts"].items() if verdict == LEFT_OUT]
+        return LookedAt(self.looks, metric, p_values, left_out)
 
 
 def planned_looks(sweep: Sweep) -> Looks:
@@ -188,7 +192,7 @@ def _is_whole(row: Row) -> bool:
 
 def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
     if not _is_whole(contrast.row):
-        return "left out"
+        return LEFT_OUT
     if contrast.estimate is None or contrast.p_value is None:
         return "equal" if contrast.is_rounding else "open"
     return looks.verdict(look, contrast.estimate, contrast.p_value, margin)

@@ -22,9 +22,9 @@ class LooksQueue(GridQueue):
         self.plan, self.folder, self.margin = plan, folder, margin
         self.later: list[PlannedTrial] = []  # those that are not needed yet
         self._running: set[str] = set()  # the ids of the trials that this command has been given
-        self._news: list[str] = []
         self._is_stuck = False  # a trial of base has failed, so that nothing more can be decided
         self.progress = self._read()
+        self._news = self.progress.described
         self._give_out()
         self._go_on()
 

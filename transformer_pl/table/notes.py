@@ -278,6 +278,8 @@ def _looks_note(contrasts: Sequence[Contrast], about: About) -> str:
     note += f"decided. Rows that were decided were not trained on: {trained} trainings in place of {most}. p and the "
     note += "intervals hold for all looks together. A difference that ended the training of its row is too large on "
     note += "average, but its interval holds."
+    if left_out := [one.row.shown_name for one in contrasts if one.row.name in looked_at.left_out]:
+        note += f" Left out, as a trial had failed or diverged when a look was decided: {', '.join(left_out)}."
     if _are_others(contrasts, about):
         note += f" The looks are for differences from base in {looked_at.metric}: others have no tests."
     return note
@@ -350,8 +352,9 @@ def _diverged_note(rows: Sequence[Row]) -> str:
 def _untested_note(contrasts: Sequence[Contrast], about: About) -> str:
     if _are_others(contrasts, about):
         return ""
+    left_out = about.looked_at.left_out if about.looked_at else ()
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
-    count = sum(not (one.is_rounding or one.is_constant) for one in untested)
+    count = sum(not (one.is_rounding or one.is_constant or one.row.name in left_out) for one in untested)
     rule = "a row needs several seeds if base has them, else one, and a difference that varies"
     return f"{counted(count, 'row')} cannot be tested: {rule}." if count else ""
 
