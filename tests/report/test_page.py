@@ -45,8 +45,8 @@ def watched(page):
 def test_a_row_whose_texts_are_not_here_is_left_out(tmp_path):
     sweep = read_sweep(Path("sweeps/table3_A.yaml"), seeds=["1"])
     for one in plan_trials(sweep, tmp_path):
-        one.trial.make()
-        one.trial.finish(a_result(id=one.identity.trial))
+        one.make()
+        one.finish(a_result(id=one.id))
     planned = plan_trials(sweep, tmp_path)  # none has its text
     page_of(sweep, planned, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -44,18 +44,18 @@ def finish(path, runs, qualities, seeds=3, **more):
     rng = np.random.default_rng(1)
     sweep = read_sweep(path, seeds=[str(seed) for seed in range(1, seeds + 1)])
     for one in plan_trials(sweep, runs):
-        one.trial.make()
+        one.make()
         metrics = {}
-        for split, quality in zip(("val", "test"), qualities[sweep.rows[one.row].name], strict=True):
+        for split, quality in zip(("val", "test"), qualities[one.row], strict=True):
             sentences = scored(rng, quality)
-            one.trial.save_sentences(split, ["a"] * len(sentences), BLEU, sentences)
+            one.save_sentences(split, ["a"] * len(sentences), BLEU, sentences)
             score = float(BLEU.of_sums(sentences[:, :10].sum(0)))
             metrics |= {f"{split}/bleu": score, f"{split}/ppl": 3.0, f"{split}/loss": 1.1, f"{split}/chrf": 50.0}
-        write_json(one.trial.folder / "identity.json", one.identity.inputs)
-        ids = {"id": one.identity.trial, "weights_id": one.identity.weights}
-        params = 1000 + len(sweep.rows[one.row].name)
+        write_json(one.folder / "identity.json", one.identity.inputs)
+        ids = {"id": one.id, "weights_id": one.identity.weights}
+        params = 1000 + len(one.row)
         config = one.config.flat()
-        one.trial.finish(a_result(metrics=metrics, params=params, config=config, seed=one.config.seed, **ids, **more))
+        one.finish(a_result(metrics=metrics, params=params, config=config, seed=one.config.seed, **ids, **more))
     return path
 
 
@@ -154,10 +154,7 @@ def test_a_table_of_some_rows_of_a_larger_sweep_names_it(words, folder, tmp_path
     for name, variant in (("larger", ["base", "model.h=4", "model.h=2"]), ("equal", ["base", "model.h=4"])):
         keys = KEYS | {"data.path": folder / "text", "variant": variant, "seed": [1, 2, 3]}
         sweep = read_sweep(write_sweep(folder / f"{name}.yaml", keys))
-        trials = [
-            {"row": sweep.rows[one.row].name, "id": one.identity.trial, "seed": one.config.seed}
-            for one in plan_trials(sweep, runs)
-        ]
+        trials = [{"row": one.row, "id": one.id, "seed": one.config.seed} for one in plan_trials(sweep, runs)]
         (runs / "sweeps" / f"{name}@demo").mkdir(parents=True)
         write_json(runs / "sweeps" / f"{name}@demo" / "plan.json", {"name": name, "scale": "demo", "trials": trials})
     _, out, _ = tiny_trials.ended(report.main, words[0], f"--runs={runs}", "--format=md")

@@ -15,8 +15,6 @@ from scipy import stats
 from tiny_trials import ended
 
 from transformer_pl.config import KEYS
-from transformer_pl.data.prepared import Prepared
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.row_names import read_row_names
@@ -24,11 +22,10 @@ from transformer_pl.report.rows import sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
-from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import as_trained
-from transformer_pl.trials.trial_run import identify
+from transformer_pl.trials.trial_of import trial_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "sweeps" / "results"
@@ -68,12 +65,12 @@ def tables():
 def shipped_grid(finished, tmp_path, scale, file, seeds):
     """A shipped sweep file with its archived trials."""
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
-    planned, no_text = [], Prepared(tmp_path)
+    planned = []
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
             trials = [trial for trial, result in finished if is_of(result, config)]
-            (trial,) = trials or [Trial(tmp_path / "not trained")]
-            planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
+            (trial,) = trials or [Trial(tmp_path / "trials" / "not-trained")]
+            planned.append(Trial(trial.folder, config, place=number))
     return sweep, planned
 
 
@@ -128,7 +125,7 @@ def test_what_demo_says_of_multi30k_is_written(finished):
 
     Fewer than 16 of 18 intervals that hold would be no prediction.
     """
-    words = ["table3", "--seeds=1,2,3,4,5", f"--runs={finished[0].trial.folder.parents[1]}", "--against=multi30k"]
+    words = ["table3", "--seeds=1,2,3,4,5", f"--runs={finished[0][0].runs}", "--against=multi30k"]
     code, out, error = ended(report.main, *words, "--format=json")
     assert code == 0, error
     table = json.loads(out)
@@ -183,10 +180,10 @@ def test_each_trial_is_of_a_table(finished):
 
 def test_the_trials_keep_their_ids(finished):
     """Of the core, and of every component that is in a table: its code, too. A new id would train them again."""
-    for one in finished:
-        corpus = Corpus(one.trial.identity_inputs()["data"], "", lambda split: iter(()))
-        identity, _ = identify(as_trained(one.config()), corpus, one.trial.folder.parents[1], "")
-        assert identity.trial == one.result.id, one.name
+    for trial, result in finished:
+        corpus = Corpus(trial.identity.inputs["data"], "", lambda split: iter(()))
+        again = trial_of(as_trained(trial.config), corpus, trial.runs)
+        assert again.identity.trial == result.id, trial.folder
 
 
 def test_the_trials_say_nothing_of_the_machine_but_its_kind(finished):

@@ -36,19 +36,17 @@ def sweep(tmp_path):
     return read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
 
 
-def train(planned, state="done", noise=0, sentences=60):
+def train(trial, state="done", noise=0, sentences=60):
     """What a training leaves behind. The score of a trial depends on its row and its seed alone."""
-    row = planned.name.rpartition(" s")[0]
-    trial = planned.trial
     trial.make()
     if state != "done":
         return trial.set_status(state)
-    rng = np.random.default_rng([planned.config.seed, len(row), noise])
-    ((numbers,),) = drawn(rng, 1, 1, sentences, 0.03, gap=GAPS[row])
+    rng = np.random.default_rng([trial.config.seed, len(trial.row), noise])
+    ((numbers,),) = drawn(rng, 1, 1, sentences, 0.03, gap=GAPS[trial.row])
     numbers_and_losses = np.concatenate([numbers, np.ones((sentences, 2))], 1)
     trial.save_sentences("val", ["a"] * sentences, Translation.measure, numbers_and_losses)
     score = {"val/bleu": float(bleu(numbers.sum(0))), "val/ppl": 2.0}
-    return trial.finish(a_result(id=planned.identity.trial, weights_id=planned.identity.weights, metrics=score))
+    return trial.finish(a_result(id=trial.id, weights_id=trial.identity.weights, metrics=score))
 
 
 def plan_of(sweep, runs):
@@ -58,7 +56,7 @@ def plan_of(sweep, runs):
 
 def queue_of(sweep, runs):
     plan, trials = plan_of(sweep, runs), plan_trials(sweep, runs)
-    missing = [one for one in as_seen(sweep, trials, runs)[0] if one.trial.needs_training()]
+    missing = [one for one in as_seen(sweep, trials, runs)[0] if one.needs_training()]
     return LooksQueue(plan, missing, runs, None)
 
 
@@ -98,8 +96,8 @@ def test_a_decision_is_never_made_anew(sweep, tmp_path):
     run(queue_of(sweep, tmp_path))
     before, planned = decisions(tmp_path), plan_trials(sweep, tmp_path)
     for one in planned:
-        if one.trial.result():
-            one.trial.clear()
+        if one.result():
+            one.clear()
             train(one, noise=1)
     assert decide(replace(read_progress(sweep, tmp_path), decisions=[]), planned, None, tmp_path)
     assert run(queue_of(sweep, tmp_path)) == []
@@ -162,9 +160,9 @@ def test_a_look_waits_for_a_trial_that_is_trained_again(sweep, tmp_path):
     again = next(one for one in planned if one.name == "h=4 s2")
     train(again)
     queue = queue_of(sweep, tmp_path)
-    with again.trial.lock.hold():
-        again.trial.clear()
-        again.trial.set_status("running")
+    with again.lock.hold():
+        again.clear()
+        again.set_status("running")
         trained = run(queue)
         assert "h=4 s1" in trained and "h=4 s2" not in trained and queue.waits()
         assert decide(read_progress(sweep, tmp_path), planned, None, tmp_path) and not decisions(tmp_path)
@@ -190,12 +188,12 @@ def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_pat
             train(planned)
             queues[i].ended(planned, "done")
         elif planned := queues[i].next({one.identity.weights for one in held.values()}):
-            if planned.trial.result():
+            if planned.result():
                 queues[i].ended(planned, "done")
             else:
                 held[i] = planned
     assert decisions(together) == decisions(alone)
-    done = {one.name for one in plan_trials(sweep, together) if one.trial.result()}
+    done = {one.name for one in plan_trials(sweep, together) if one.result()}
     assert {*trained} == done and not held and all(queue.waits() is None for queue in queues)
 
 

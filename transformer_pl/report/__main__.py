@@ -12,9 +12,9 @@ from pathlib import Path
 from shlex import join
 from typing import Any
 
-from transformer_pl.plan.options import SHIPPED, TableOptions, margins, other_table, sweep_folder
-from transformer_pl.plan.plan import PlannedTrial, plan_trials
+from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import plan_retuning
+from transformer_pl.plan.shared_options import SHIPPED, TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.sweep_file import SEARCHES, Sweep, leading_comment, read_sweep
 from transformer_pl.report.options import (
     FOR_PROGRAMS,
@@ -31,6 +31,7 @@ from transformer_pl.runtime.terminal import announce, command_console, for_outpu
 from transformer_pl.table.formats import Table
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
+from transformer_pl.trials.trial import Trial
 
 REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 
@@ -233,7 +234,7 @@ def read_records(file: Path, options: TableOptions, planned: bool = False) -> li
 
 def _grid(
     file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False
-) -> tuple[Sweep, Sequence[PlannedTrial]]:
+) -> tuple[Sweep, Sequence[Trial]]:
     """The sweep of a grid's file, and its trials. With --retune each row is at the best of its tried points.
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries.
@@ -247,13 +248,13 @@ def _grid(
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
         tries = plan_trials(tuning.tries(sweep), options.runs, corpus_of)
         ended = ("done", "failed", "diverged")
-        if missing := sum(attempt.trial.state() not in ended for attempt in tries):
+        if missing := sum(attempt.state() not in ended for attempt in tries):
             if planned:
                 return tuning.tries(sweep), tries
             rule = "every row must have been tried at every point"
             raise InputError(f"--retune: {rule}, but {missing} of {len(tries)} trials are missing; {REMEDY}")
         sweep = tuning.best(sweep, tries)
-    trials: Sequence[PlannedTrial] = plan_trials(sweep, options.runs, corpus_of)
+    trials: Sequence[Trial] = plan_trials(sweep, options.runs, corpus_of)
     if not options.retune:
         trials, _ = as_seen(sweep, trials, sweep_folder(sweep, options))
     if planned:
@@ -261,9 +262,9 @@ def _grid(
     folders = (options.runs / "sweeps").glob(f"{sweep.name}@*")
     others = {read_plan(folder).get("differs", "") for folder in folders} - {"", other_table(options)}
     known = f"; there are results of this file with {' and with '.join(sorted(others))}" if others else ""
-    if not any(planned_trial.trial.folder.exists() for planned_trial in trials):
+    if not any(trial.folder.exists() for trial in trials):
         raise InputError(f"{file}: must have trials in {options.runs}, but has none yet{known}; {REMEDY}")
-    if missing := sum(planned_trial.trial.needs_training() for planned_trial in trials):
+    if missing := sum(trial.needs_training() for trial in trials):
         warn(f"{missing} of {len(trials)} trials are missing{known}")
     return sweep, trials
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.rows import sweep_rows
 from transformer_pl.runtime.errors import InputError
@@ -23,6 +22,7 @@ from transformer_pl.table.table import compare_at
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
 from transformer_pl.trials.runs_folder import begun_plan
+from transformer_pl.trials.trial import Trial
 
 LEFT_OUT = "left out"  # the verdict on a row of which a trial has failed or diverged
 
@@ -57,14 +57,14 @@ class Progress:
             return self.looks.base_seeds[look]
         return self.looks.seeds[min(look, self.stopped.get(self.sweep.rows[row].name, look))]
 
-    def trials(self, planned: Sequence[PlannedTrial], look: int) -> list[PlannedTrial]:
+    def trials(self, planned: Sequence[Trial], look: int) -> list[Trial]:
         """Those of the planned trials that a look needs."""
-        return [one for one in planned if self._places[one.row][one.config.seed] < self.seeds(one.row, look)]
+        return [one for one in planned if self._places[one.place][one.config.seed] < self.seeds(one.place, look)]
 
-    def needed(self, planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+    def needed(self, planned: Sequence[Trial]) -> list[Trial]:
         """Those of the planned trials that are needed now: by the next look, or then by base for the one after it."""
         now, following = (self.trials(planned, min(len(self.decisions) + n, self.last)) for n in (0, 1))
-        return now + [one for one in following if one.row == self._base_row and one not in now]
+        return now + [one for one in following if one.place == self._base_row and one not in now]
 
     @cached_property
     def _base_row(self) -> int | None:
@@ -140,15 +140,13 @@ def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
     return Progress(sweep, looks, decisions)
 
 
-def as_seen(
-    sweep: Sweep, planned: Sequence[PlannedTrial], folder: Path
-) -> tuple[Sequence[PlannedTrial], LookedAt | None]:
+def as_seen(sweep: Sweep, planned: Sequence[Trial], folder: Path) -> tuple[Sequence[Trial], LookedAt | None]:
     """The trials of a sweep without those that its looks have made needless, and what a table states of the looks."""
     progress = read_progress(sweep, folder)
     return (progress.trials(planned, progress.last), progress.looked_at) if progress else (planned, None)
 
 
-def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | None, folder: Path) -> bool:
+def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, folder: Path) -> bool:
     """Decide the next look, whose trials have ended, and write the decision, unless another command was first.
 
     planned: all trials of the sweep. margin: a difference within it counts as none. Returns False where there can be no
@@ -159,7 +157,7 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
     whole = [row if _is_whole(row) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
-    if any(one.trial.lock.is_held() for one in trials):
+    if any(trial.lock.is_held() for trial in trials):
         return True  # another command trains one again, and its result may be gone
     base = next(row for row in whole if row.is_base)
     if not _is_whole(base):
@@ -177,7 +175,7 @@ def decide(progress: Progress, planned: Sequence[PlannedTrial], margin: float | 
         "level": looks.levels[look],
         "verdicts": {name: _verdict(looks, look, one, margin) for name, one in undecided.items()},
         "p": {name: one.p_value for name, one in undecided.items()},
-        "results": [one.identity.trial for one in trials],
+        "results": [one.id for one in trials],
     }
     with FileLock(folder / "lock"):
         if not _path(folder, look).exists():

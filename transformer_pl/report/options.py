@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from transformer_pl.plan.options import ONLINE_RUNS, SHIPPED, TableOptions, margin_option, sweep_file
+from transformer_pl.plan.shared_options import ONLINE_RUNS, SHIPPED, TableOptions, margin_option, sweep_file
 from transformer_pl.runtime.command_line import (
     CommandParser,
     add_options,

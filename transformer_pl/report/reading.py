@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.plan.options import ONLINE_RUNS
+from transformer_pl.plan.shared_options import ONLINE_RUNS
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import read_text
 from transformer_pl.runtime.terminal import counted

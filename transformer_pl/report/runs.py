@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_pl.plan.options import margins
+from transformer_pl.plan.shared_options import margins
 from transformer_pl.report.options import MOST_RUNS, RunsReport
 from transformer_pl.report.reading import Run, read_runs, refuse_twice
 from transformer_pl.runtime.errors import InputError, collect_errors, shown

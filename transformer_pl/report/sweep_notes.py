@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from transformer_pl.data.selection import leaks
-from transformer_pl.plan.options import SHIPPED
 from transformer_pl.plan.plan import tested_by
+from transformer_pl.plan.shared_options import SHIPPED
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.rows import Grid
 from transformer_pl.runtime.errors import InputError
@@ -48,7 +48,7 @@ def _larger_sweep(grids: Sequence[Grid], folder: Path) -> str:
 
 def _planned_sweeps(grids: Sequence[Grid], folder: Path) -> Iterator[tuple[str, int]]:
     """The other sweeps of the runs folder that have all of the trials, each with the number of its rows."""
-    ids = {one.identity.trial for _, planned in grids for one in planned}
+    ids = {one.id for _, planned in grids for one in planned}
     for other in sorted(path.parent for path in folder.parent.glob("*/plan.json")):
         trials = read_plan(other).get("trials", []) if other != folder else []
         if ids <= {trial.get("id") for trial in trials}:

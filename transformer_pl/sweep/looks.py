@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_pl.plan.plan import Plan, PlannedTrial
+from transformer_pl.plan.plan import Plan
 from transformer_pl.plan.queue import Ending, GridQueue, Remaining
 from transformer_pl.report.looks import Progress, decide, read_progress
+from transformer_pl.trials.trial import Trial
 
 ENDED = ("done", "failed", "diverged", "refused")
 
@@ -17,10 +18,10 @@ class LooksQueue(GridQueue):
     commands act on the same decisions; one that finds nothing to train waits until the others have ended the look.
     """
 
-    def __init__(self, plan: Plan, missing: Sequence[PlannedTrial], folder: Path, margin: float | None):
+    def __init__(self, plan: Plan, missing: Sequence[Trial], folder: Path, margin: float | None):
         super().__init__(missing, plan.estimates)
         self.plan, self.folder, self.margin = plan, folder, margin
-        self.later: list[PlannedTrial] = []  # those that are not needed yet
+        self.later: list[Trial] = []  # those that are not needed yet
         self._running: set[str] = set()  # the ids of the trials that this command has been given
         self._is_stuck = False  # a trial of base has failed, so that nothing more can be decided
         self.progress = self._read()
@@ -30,21 +31,21 @@ class LooksQueue(GridQueue):
 
     def remaining(self) -> Remaining:
         left = [*self.waiting, *self.progress.trials(self.later, self.progress.last)]
-        return Remaining(len(left), sum(self.estimates[planned.row].cost.flops for planned in left))
+        return Remaining(len(left), sum(self.estimates[trial.place].cost.flops for trial in left))
 
-    def next(self, taken: set[str]) -> PlannedTrial | None:
+    def next(self, taken: set[str]) -> Trial | None:
         self._go_on()
-        if planned := super().next(taken):
-            self._running.add(planned.identity.trial)
-        return planned
+        if trial := super().next(taken):
+            self._running.add(trial.id)
+        return trial
 
-    def hold(self, planned: PlannedTrial) -> None:
-        self._running.discard(planned.identity.trial)
-        super().hold(planned)
+    def hold(self, trial: Trial) -> None:
+        self._running.discard(trial.id)
+        super().hold(trial)
 
-    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
-        self._running.discard(planned.identity.trial)
-        super().ended(planned, ending)
+    def ended(self, trial: Trial, ending: Ending) -> None:
+        self._running.discard(trial.id)
+        super().ended(trial, ending)
 
     def waits(self) -> str | None:
         if self.waiting or self.progress.is_over or self._is_stuck:
@@ -72,8 +73,8 @@ class LooksQueue(GridQueue):
         """Let those trials wait that are needed now, and leave the others for later."""
         left = [*self.waiting, *self.later]
         self.waiting = self.progress.needed(left)
-        given = {planned.identity.trial for planned in self.waiting}
-        self.later = [planned for planned in left if planned.identity.trial not in given]
+        given = {trial.id for trial in self.waiting}
+        self.later = [trial for trial in left if trial.id not in given]
 
     def _has_ended(self, look: int) -> bool:
         """Whether all trials of a look have ended, here or elsewhere.
@@ -81,10 +82,10 @@ class LooksQueue(GridQueue):
         One that had ended, and that another command has begun to train again and left, is given out again.
         """
         trials = self.progress.trials(self.plan.trials, look)
-        open_here = self._running | {planned.identity.trial for planned in self.waiting}
-        if any(planned.identity.trial in open_here or planned.trial.lock.is_held() for planned in trials):
+        open_here = self._running | {trial.id for trial in self.waiting}
+        if any(trial.id in open_here or trial.lock.is_held() for trial in trials):
             return False
-        failed = {planned.identity.trial for planned in self.failed}  # which a full disk may not have let them say
-        left = [one for one in trials if one.identity.trial not in failed and one.trial.state() not in ENDED]
+        failed = {trial.id for trial in self.failed}  # which a full disk may not have let them say
+        left = [trial for trial in trials if trial.id not in failed and trial.state() not in ENDED]
         self.add(left)
         return not left
