@@ -13,13 +13,13 @@ import pytest
 from chance import drawn
 from grids import small_grid, table
 from helpers import a_result, command, descendants, shared_text, wait_for, write_sweep
+from made_rows import sweep_table
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.looks import as_seen, check_looks, decide, read_progress
-from transformer_pl.report.sweep_table import table_of
+from transformer_pl.report.looks import as_seen, check_looks, read_progress
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep.looks import LooksQueue
+from transformer_pl.sweep.looks import LooksQueue, decide
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.flops import Cost
 
@@ -56,7 +56,7 @@ def plan_of(sweep, runs):
 
 def queue_of(sweep, runs):
     plan, trials = plan_of(sweep, runs), plan_trials(sweep, runs)
-    missing = [one for one in as_seen(sweep, trials, runs)[0] if one.needs_training()]
+    missing = [one for one in as_seen(sweep, trials, runs).trials if one.needs_training()]
     return LooksQueue(plan, missing, runs, None)
 
 
@@ -84,8 +84,7 @@ def test_rows_that_are_decided_get_no_more_seeds(sweep, tmp_path):
         assert sum(name.startswith(f"{row} ") for name in trained) == (4 if verdict == "open" else 2)
     assert len(trained) == len({*trained})
     assert {f"base s{seed}" for seed in range(1, 5)} <= {*trained}
-    trials, looked_at = as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path)
-    table, _ = table_of([(sweep, trials)], looked_at=looked_at)
+    table, _ = sweep_table(as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path))
     (found,) = [one for one in table.contrasts if one.row.name == "h=16"]
     assert found.is_found and len(found.scores) == 2
     assert run(queue_of(sweep, tmp_path)) == []  # the same command again
@@ -108,10 +107,9 @@ def test_a_row_with_a_failed_trial_is_left_out_and_base_must_be_whole(sweep, tmp
     run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
     assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] == "left out"
     assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"]
-    trials, looked_at = as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path)
-    table, _ = table_of([(sweep, trials)], looked_at=looked_at)
-    assert all(one.p_value is None for one in table.contrasts if one.row.name == "h=4")
-    assert any("eft out" in note and "h=4" in note.partition("eft out")[2] for note in table.notes)
+    shown, _ = sweep_table(as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path))
+    assert all(one.p_value is None for one in shown.contrasts if one.row.name == "h=4")
+    assert any("eft out" in note and "h=4" in note.partition("eft out")[2] for note in shown.notes)
     other = tmp_path / "other"
     other.mkdir()
     run(queue_of(sweep, other), fails={"base s2"})
@@ -136,7 +134,7 @@ def test_what_is_trained_again_changes_no_decision(sweep, tmp_path):
     trained = run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
     before, planned = decisions(tmp_path), plan_trials(sweep, tmp_path)
     assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"] and run(queue_of(sweep, tmp_path)) == []
-    again = LooksQueue(plan_of(sweep, tmp_path), as_seen(sweep, planned, tmp_path)[0], tmp_path, None)
+    again = LooksQueue(plan_of(sweep, tmp_path), as_seen(sweep, planned, tmp_path).trials, tmp_path, None)
     assert again.remaining().trials == len(trained)
     assert sorted(run(again)) == sorted(trained) and decisions(tmp_path) == before
 
