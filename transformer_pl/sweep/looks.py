@@ -111,17 +111,16 @@ def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, f
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    rows = sweep_rows(Grid(sweep, trials), task_measure)
-    whole = [row if _is_whole(row) else replace(row, samples={}) for row in rows]
+    rows = [*map(_if_whole, sweep_rows(Grid(sweep, trials), task_measure))]
     if any(trial.lock.is_held() for trial in trials):
         return True  # another command trains one again, and its result may be gone
-    base = next(row for row in whole if row.is_base)
+    base = next(row for row in rows if row.is_base)
     if not _is_whole(base):
         return False
-    last = {row.name: progress.stopped.get(row.name, look) for row in whole}
+    last = {row.name: progress.stopped.get(row.name, look) for row in rows}
     undecided = {
         one.row.name: one
-        for one in compare_at(looks, look, whole, measure, base, last)
+        for one in compare_at(looks, look, rows, measure, base, last)
         if one.row is not base and one.row.name not in progress.stopped
     }
     decision = {
@@ -142,6 +141,11 @@ def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, f
 def _is_whole(row: Row) -> bool:
     """Whether no trial of a row has failed or diverged."""
     return row.done == len(row.states)
+
+
+def _if_whole(row: Row) -> Row:
+    """A row, which is not tested if a trial of it has failed or diverged."""
+    return row if _is_whole(row) else replace(row, samples={})
 
 
 def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
