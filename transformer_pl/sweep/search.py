@@ -53,12 +53,12 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
     _check(command, search, configs)
+    for mistake in without_best(search, folder / "best.yaml"):
+        say(console, f"some trials cannot be trained again by best.yaml: {mistake}")
     if command.submit(search.run_cap, [search.base.data]):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
     say(console, f"{search.name} at scale {search.scale}: {counted(search.run_cap, 'trial')}, {goals}")
-    for mistake in without_best(search, folder / "best.yaml"):
-        say(console, f"some trials cannot be trained again by best.yaml: {mistake}")
     if options.plan:
         drawn, stopped = type(sampler_of(0)).__name__, type(pruner).__name__
         say(console, f"sampler: {drawn}; pruner: {stopped}; study: {place}")
