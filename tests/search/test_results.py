@@ -180,7 +180,7 @@ def test_what_cannot_be_trained_again_is_said_before_the_search_and_in_its_table
     name = drawn.rpartition(".")[2]
     space = {drawn: {"values": [right, wrong]}} | {"model.p_drop": {"min": 0.0, "max": 0.5}}
     search = search_of(space=space, fixed=fixed)
-    (mistake,) = without_best(search, tmp_path / "best.yaml")
+    (mistake,) = without_best(search)
     assert name in mistake
     for best, is_trained in ((right, True), (wrong, False)):
         folder = tmp_path / str(best)

@@ -25,6 +25,7 @@ BEST, FRONT = "best", "front"  # the states of the best trials, for one goal and
 ORDER = (BEST, FRONT, "done", "pruned", "diverged")  # the order of states in the table; other states follow
 SEEDS = 2**32  # that there are
 FRESH_SEEDS = 3  # with which the best trials are trained again
+BEST_FILE = "best.yaml"  # with which they are trained
 
 
 class SearchResults:
@@ -108,23 +109,23 @@ def fresh_seeds(search: Search) -> list[int]:
     return [(search.seed + n) % SEEDS for n in range(1, FRESH_SEEDS + 1)]
 
 
-def why_not_trained(path: Path, content: dict[str, Any] | None) -> Sequence[str]:
+def why_not_trained(content: dict[str, Any] | None) -> Sequence[str]:
     """Why the sweep command would refuse a file with the content of `sweep_of`; nothing where it would not."""
     try:
         if content:
-            read_sweep(path, content=content)
+            read_sweep(Path(BEST_FILE), content=content)
     except InputError as error:
         return error.messages
     return ()
 
 
-def without_best(search: Search, path: Path) -> Sequence[str]:
-    """Why best.yaml could not be trained with certain draws of a search, each of them alone. path: of best.yaml."""
+def without_best(search: Search) -> Sequence[str]:
+    """Why best.yaml could not be trained with certain draws of a search, each of them alone."""
     contents = []
     for drawn in search.single_draws():
         with suppress(InputError):  # no valid config, which is not trained
             contents.append(sweep_of(search, [drawn]))
-    return list(dict.fromkeys(mistake for content in contents for mistake in why_not_trained(path, content)))
+    return list(dict.fromkeys(mistake for content in contents for mistake in why_not_trained(content)))
 
 
 def find_results(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from transformer_pl.plan.shared_options import TableOptions
 from transformer_pl.runtime.terminal import short_number
 from transformer_pl.search.results import (
     BEST,
+    BEST_FILE,
     FRONT,
     SearchResults,
     find_results,
@@ -92,9 +93,9 @@ def _chosen_note(results: SearchResults) -> str:
     several = len(results.search.goals) > 1
     note += "The front looks" if several else "The best of many looks"
     note += " better than it is, because it was chosen: "
-    if mistakes := why_not_trained(Path("best.yaml"), content):
-        return f"{note}train it with other seeds; no best.yaml can: {mistakes[0]}."
-    return f"{note}best.yaml trains it, and base, with the seeds {', '.join(map(str, fresh_seeds(results.search)))}."
+    if mistakes := why_not_trained(content):
+        return f"{note}train it with other seeds; no {BEST_FILE} can: {mistakes[0]}."
+    return f"{note}{BEST_FILE} trains it, and base, with the seeds {', '.join(map(str, fresh_seeds(results.search)))}."
 
 
 def _cell(name: str, value: Any) -> str:
