@@ -144,7 +144,7 @@ def test_base_gets_no_seeds_of_a_look_that_is_not_needed(tmp_path):
     values = {"variant": ["base", "model.h=16"], "looks": ["2 4"], "base_seeds": [8]}
     queue = queue_of(read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS), tmp_path)
     given = [queue.next(set()) for _ in range(7)]
-    assert [one.name for one in given[6:]] == ["base s5"] and queue.waiting
+    assert [one.name for one in given[6:]] == ["base s5"] and queue.ready()
     for planned in given:
         train(planned)
         queue.ended(planned, "done")

@@ -86,11 +86,15 @@ class GridQueue(TrialQueue):
 
     def next(self, taken: set[str]) -> Trial | None:
         taken = taken | {trial.identity.weights for trial in self.trials if trial.lock.is_held()}
-        for trial in self.waiting:
+        for trial in self.ready():
             if trial.identity.weights not in taken:
                 self.waiting.remove(trial)
                 return trial
         return None
+
+    def ready(self) -> Sequence[Trial]:
+        """The waiting trials that are needed now."""
+        return self.waiting
 
     def hold(self, trial: Trial) -> None:
         self.waiting.append(trial)
@@ -101,9 +105,8 @@ class GridQueue(TrialQueue):
         return status["state"] if has_ended and status != self._earlier[trial.id] else None
 
     def waits(self) -> str | None:
-        if not self.waiting:
-            return None
-        return f"waiting for another command, which trains {len(self.waiting)} of these"
+        ready = len(self.ready())
+        return f"waiting for another command, which trains {ready} of these" if ready else None
 
     def ended(self, trial: Trial, ending: Ending) -> None:
         if ending == "failed":

@@ -31,16 +31,14 @@ class LooksQueue(GridQueue):
     def __init__(self, plan: Plan, missing: Sequence[Trial], folder: Path, margin: float | None):
         super().__init__(missing, plan.estimates)
         self.plan, self.folder, self.margin = plan, folder, margin
-        self.later: list[Trial] = []  # those that are not needed yet
         self._running: set[str] = set()  # the ids of the trials that this command has been given
         self._is_stuck = False  # a trial of base has failed, so that nothing more can be decided
         self.progress = self._read()
         self._news = described(self.progress)
-        self._give_out()
         self._go_on()
 
     def remaining(self) -> Remaining:
-        left = [*self.waiting, *self.progress.trials(self.later, self.progress.last)]
+        left = self.progress.trials(self.waiting, self.progress.last)
         return Remaining(len(left), sum(self.estimates[trial.place].cost.flops for trial in left))
 
     def next(self, taken: set[str]) -> Trial | None:
@@ -48,6 +46,9 @@ class LooksQueue(GridQueue):
         if trial := super().next(taken):
             self._running.add(trial.id)
         return trial
+
+    def ready(self) -> Sequence[Trial]:
+        return self.progress.needed(self.waiting)
 
     def hold(self, trial: Trial) -> None:
         self._running.discard(trial.id)
@@ -58,7 +59,7 @@ class LooksQueue(GridQueue):
         super().ended(trial, ending)
 
     def waits(self) -> str | None:
-        if self.waiting or self.progress.is_over or self._is_stuck:
+        if self.ready() or self.progress.is_over or self._is_stuck:
             return super().waits()
         return f"waiting for other commands, which train for look {len(self.progress.decisions) + 1}"
 
@@ -72,19 +73,11 @@ class LooksQueue(GridQueue):
         return progress
 
     def _go_on(self) -> None:
-        """Decide every look whose trials have ended, and give out what the next one needs."""
+        """Decide every look whose trials have ended."""
         while not (self.progress.is_over or self._is_stuck) and self._has_ended(look := len(self.progress.decisions)):
             self._is_stuck = not decide(self.progress, self.plan.trials, self.margin, self.folder)
             self.progress = self._read()
             self._news += described(self.progress)[look:]
-            self._give_out()
-
-    def _give_out(self) -> None:
-        """Let those trials wait that are needed now, and leave the others for later."""
-        left = [*self.waiting, *self.later]
-        self.waiting = self.progress.needed(left)
-        given = {trial.id for trial in self.waiting}
-        self.later = [trial for trial in left if trial.id not in given]
 
     def _has_ended(self, look: int) -> bool:
         """Whether all trials of a look have ended, here or elsewhere.
