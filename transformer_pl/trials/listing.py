@@ -1,6 +1,5 @@
 """`sweep --list`: what lies in a runs folder, how large it is, and what is no longer needed. It removes nothing."""
 
-import itertools
 import os
 import re
 import time
@@ -33,9 +32,11 @@ def list_runs(runs: Path, console: Console) -> None:
     if not files:
         say(console, f"{runs}: no sweep, no trial and no dataset")
         return
-    states = {trial_id(trial.folder.name): trial.state() for trial in trials}
+    states = {trial.id: trial.state() for trial in trials}
     tables = {
-        ("sweep", "trials", "differs by"): {one: _sweep_cells(one, plan, states) for one, plan in plans.items()},
+        ("sweep", "trials", "differs by"): {
+            folder: _sweep_cells(folder, plan, states) for folder, plan in plans.items()
+        },
         ("id", "trial", "state", "score"): {trial.folder: _trial_cells(trial, states) for trial in trials},
         ("dataset", "text"): {folder: [folder.name, meta["corpus"]] for folder, meta in datasets.items()},
     }
@@ -45,10 +46,12 @@ def list_runs(runs: Path, console: Console) -> None:
             for folder in sorted(rows, key=lambda folder: _newest(files[folder]), reverse=True):
                 table.add_row(*rows[folder], *_changed_and_size(files[folder]))
             console.print(table, "")
-    size = _size(itertools.chain.from_iterable(files.values()))
-    say(console, f"{counted(len(trials), 'trial')}, {size} under {runs}")
+    say(
+        console,
+        f"{counted(len(trials), 'trial')}, {_size(file for folder in files for file in files[folder])} under {runs}",
+    )
     if unneeded := find_unneeded(runs):
-        size = _size(itertools.chain.from_iterable(map(files.__getitem__, unneeded)))
+        size = _size(file for folder in unneeded for file in files[folder])
         say(console, f"nothing needs these ({size}):")
         for folder, reason in unneeded.items():
             say(console, f"  {folder}: {reason}")
@@ -70,9 +73,9 @@ def _sweep_cells(folder: Path, plan: dict[str, Any], states: dict[str, str]) -> 
 
 def _trial_cells(trial: Trial, states: dict[str, str]) -> list[str]:
     """The cells of a trial. states: of the trials, by id."""
-    id_, result = trial_id(trial.folder.name), trial.result()
+    result = trial.result()
     score = _score(result) if result else "-"
-    return [id_, trial.folder.name.removesuffix(f"-{id_}"), states[id_], score]
+    return [trial.id, trial.folder.name.removesuffix(f"-{trial.id}"), states[trial.id], score]
 
 
 def find_unneeded(runs: Path) -> dict[Path, str]:
