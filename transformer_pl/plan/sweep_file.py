@@ -288,9 +288,7 @@ class _RowReader:
         if not self.errors:
             self.errors += self._mixed(rows)
         if base and not self.errors:
-            configs = [base, *(row.configs[0] for row in rows)]
-            base, *trained = collect_errors(lambda i: as_trained(configs[i]), range(len(configs))).values()
-            rows = [row._replace(configs=[config]) for row, config in zip(rows, trained, strict=True)]
+            base, rows = _as_trained(base, rows)
         self.errors += self._equal(rows, written)
         if self.errors or not base:
             raise InputError(*self.errors)
@@ -360,3 +358,10 @@ def _written(keys: Mapping[str, Any]) -> str:
 
 def _with_seeds(config: Config, seeds: Iterable[int]) -> list[Config]:
     return [config.model_copy(update={"seed": seed}) for seed in seeds]
+
+
+def _as_trained(base: Config, rows: Sequence[SweepRow]) -> tuple[Config, list[SweepRow]]:
+    """Base, and the rows of one config each, with as many steps as optim.match=flops stands for."""
+    configs = [base, *(row.configs[0] for row in rows)]
+    of_base, *others = collect_errors(lambda index: as_trained(configs[index]), range(len(configs))).values()
+    return of_base, [row._replace(configs=[config]) for row, config in zip(rows, others, strict=True)]
