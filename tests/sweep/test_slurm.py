@@ -18,7 +18,7 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.options import read_options
-from transformer_pl.sweep.slurm import array_script, read_site
+from transformer_pl.sweep.slurm import read_site, script_of
 from transformer_pl.trials.trial import Trial
 
 SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
@@ -89,7 +89,7 @@ def test_a_sweep_with_looks_gets_as_many_workers_as_its_first_look_has_trials(tm
 def test_what_is_no_option_of_sbatch_is_refused(tmp_path, options, named):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(options))
     with pytest.raises(InputError, match=named):
-        array_script(tmp_path, read_site(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+        script_of(tmp_path, tmp_path / "slurm.yaml", 1, ["grid.yaml"])
 
 
 def test_a_folder_whose_name_has_several_lines_is_refused(tmp_path):
@@ -104,7 +104,7 @@ ODD = ["two  words", "it's", '"', "a # b", "\\", "\\'", "a\\nb", "$(touch r)", "
 @pytest.mark.parametrize("value", ODD)
 def test_every_option_is_one_line_of_the_script(tmp_path, value):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "gpus": 1, "exclusive": True}))
-    script = array_script(tmp_path / "a b" / "s@c d", read_site(tmp_path / "slurm.yaml"), 2, ["grid.yaml"])
+    script = script_of(tmp_path / "a b" / "s@c d", tmp_path / "slurm.yaml", 2, ["grid.yaml"])
     head, _, body = script.partition("\n\n")
     lines = head.splitlines()[1:]
     assert all(line.startswith("#SBATCH --") for line in lines) and value not in (body, *body.splitlines())
@@ -121,7 +121,7 @@ def test_a_flag_that_is_false_is_left_out_and_one_without_a_value_is_not(tmp_pat
 def test_sbatch_reads_every_value_as_it_was_written(cluster, tmp_path, value):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "contiguous": True, "hold": None}))
     (tmp_path / "a b").mkdir()
-    script = array_script(tmp_path / "a b" / "s@c d", read_site(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+    script = script_of(tmp_path / "a b" / "s@c d", tmp_path / "slurm.yaml", 1, ["grid.yaml"])
     (tmp_path / "array.sh").write_text(script)
     job = cluster.run("sbatch", "--parsable", str(tmp_path / "array.sh")).strip()
     shown = cluster.run("scontrol", "show", "job", job)

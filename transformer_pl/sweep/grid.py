@@ -29,6 +29,7 @@ from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
+from transformer_pl.sweep.local import Workers
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.power import described_looks, difference_found
 from transformer_pl.table.rows import Row, with_base
@@ -112,15 +113,20 @@ class GridCommand(SweepCommand):
         submitted = self.worker_count(self.at_once(sweep, missing)) * (options.per_device or 1)
         at_once = workers.count if workers else submitted
         print_plan(plan, missing, self.console, at_once)
-        if options.plan:
-            lines.append(workers.describe(len(missing)) if missing and workers else "")
-            lines += [described_looks(sweep), difference_found(plan)]
+        lines += self._forecast(plan, missing, workers)
         self.notes = list(dict.fromkeys(note for found in checked for note in found.notes))
         lines += self.notes
         lines += [f"refused: {sweep.rows[row].name}: {why}" for row, why in self.refused.items()]
         for line in filter(None, lines):
             say(self.console, line)
         return plan
+
+    def _forecast(self, plan: Plan, missing: Sequence[Trial], workers: Workers | None) -> list[str]:
+        """What --plan says beside the plan: where trials are trained, when rows are looked at, and what that finds."""
+        if not self.options.plan:
+            return []
+        where = workers.describe(len(missing)) if missing and workers else ""
+        return [where, described_looks(plan.sweep), difference_found(plan)]
 
     def _estimates(self, sweep: Sweep, trials: Sequence[Trial], checked: Sequence[Checks]) -> dict[int, CostEstimate]:
         """What a trial of each row costs. A row that is left out costs nothing."""
