@@ -68,7 +68,7 @@ def _power_in_words(undecided: Sequence[Known], contrasts: Sequence[Contrast]) -
     if most > 2 * least:
         size = f"{number(least, form)} to {size}, depending on the row,"
     wild = [(one.row.title, number(size, form)) for one, size in sizes if one.is_outlier and size > most]
-    weak = [f", one of {size} in {title}" for title, size in wild]
+    weak = [f", one of {largest} in {title}" for title, largest in wild]
     with_seeds = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seeds"
     return f"{with_seeds}; a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
 
