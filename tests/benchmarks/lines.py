@@ -8,9 +8,7 @@ and lists the functions with LONG lines of code or BRANCHED branches and more. A
 `except`, an `assert`, a comprehension, a conditional expression, and each further operand of `and` or `or`; a function
 begins with one.
 
-Four are over the limit, because a reader wants their steps in one place: `run_grid` tells what the command does,
-`read_row` has a line for each field of a row, `runs_rows` reads one file, and `_pairs_note` compares the runs of each
-row with those of base.
+One is over the limit, because a reader wants its steps in one place: `show_plan` prints all that a plan says.
 """
 
 import ast

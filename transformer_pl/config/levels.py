@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COMPONENTS, KEYS, PLUGINS, WITH_OPTIONS, Config, is_known_key, unknown_key
+from transformer_pl.config import COMPONENTS, EXTENSIONS, KEYS, WITH_OPTIONS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import BrokenConstraint, broken_constraints
 from transformer_pl.config.types import Positive, Section, constraint_of, plain_value
 from transformer_pl.runtime.errors import InputError, shown
@@ -70,9 +70,9 @@ def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
 
 def _options_of_no_single_class(merged: Mapping[str, Any], config: Config) -> Iterator[BrokenConstraint]:
     """Options of callbacks or loggers that are written as keys, although the list does not name exactly one class."""
-    for slot in PLUGINS:
+    for slot in EXTENSIONS:
         options = [key for key in merged if key.startswith(f"{slot}.") and is_known_key(key)]
-        if options and len(config.trainer.plugins[slot]) != 1:
+        if options and len(config.trainer.extensions[slot]) != 1:
             remedy = "write the options of several classes in the list, such as [{my.Stop: {step: 5}}, my.Log]"
             yield (slot, *options), f"{slot} must name exactly one class, of which these are options; {remedy}"
 
@@ -146,11 +146,8 @@ def scale_measured(scale: str) -> Measured:
     try:
         return Measured.model_validate(_read_scale(scale).get(MEASURED) or {})
     except ValidationError as error:
-        mistakes = error.errors()
-        names = [".".join(map(str, (MEASURED, *mistake["loc"]))) for mistake in mistakes]
-        raise InputError(
-            *(f"scale {scale}: {name}: {constraint_of(one)}" for name, one in zip(names, mistakes, strict=True))
-        ) from None
+        places = ((".".join(map(str, (MEASURED, *mistake["loc"]))), mistake) for mistake in error.errors())
+        raise InputError(*(f"scale {scale}: {place}: {constraint_of(mistake)}" for place, mistake in places)) from None
 
 
 def _read_scale(scale: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import parse_yaml
@@ -83,19 +83,15 @@ def mistake_in(mistake: Mapping[str, Any]) -> str:
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
-OrNone = BeforeValidator(lambda value: None if value in ("None", "null") else value)  # as W&B's agent and YAML spell it
 OnOrOff = BeforeValidator(lambda value: {"True": "on", "False": "off"}.get(str(value), value))  # as YAML 1.1 reads them
 Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
-CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
-NaturalOrNone = Annotated[Natural | None, OrNone]
 Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 NotMinusZero = AfterValidator(abs)  # of a number from 0: -0.0 would make another trial
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinusZero]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
 Text = Annotated[str, Field(pattern=TEXT)]
-TextOrNone = Annotated[Text | None, OrNone]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 
 
@@ -103,6 +99,13 @@ class Section(BaseModel):
     """A group of keys: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _unset(cls, value: object, info: ValidationInfo) -> object:
+        """Read `None` and `null`, as W&B's agent and YAML spell it, for a key that may be unset."""
+        may_be_unset = cls.model_fields[str(info.field_name)].default is None
+        return None if may_be_unset and value in ("None", "null") else value
 
 
 class Component(Section):
@@ -116,8 +119,8 @@ class Component(Section):
         return hash(self.path)
 
 
-class Plugin(Component):
-    """A logger or, as `Callback`, a callback of Lightning's Trainer."""
+class Extension(Component):
+    """What extends Lightning's Trainer: a logger or, as `Callback`, a callback."""
 
     @property
     def as_written(self) -> str | dict[str, Any]:
@@ -125,7 +128,7 @@ class Plugin(Component):
         return {self.path: self.options} if self.options else self.path
 
 
-class Callback(Plugin):
+class Callback(Extension):
     """A callback of Lightning's Trainer."""
 
     in_identity: bool = True  # False: it only watches, so the trial is the same without it
@@ -158,7 +161,7 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
 
 def _pairs(entry: Any) -> Iterable[tuple[str, Any]]:
     """The path of each class in an entry, and its options or None."""
-    written = entry.as_written if isinstance(entry, Plugin) else entry
+    written = entry.as_written if isinstance(entry, Extension) else entry
     return ({written: None} if isinstance(written, str) else written).items()
 
 
@@ -167,12 +170,12 @@ def _callbacks(value: object) -> tuple[Callback, ...]:
     return tuple(Callback(path=path, in_identity=o.pop("in_identity", True), options=o) for path, o in entries)
 
 
-def _loggers(value: object) -> tuple[Plugin, ...]:
-    return tuple(Plugin(path=path, options=options) for path, options in _entries(value))
+def _loggers(value: object) -> tuple[Extension, ...]:
+    return tuple(Extension(path=path, options=options) for path, options in _entries(value))
 
 
 Callbacks = Annotated[tuple[Callback, ...], BeforeValidator(_callbacks)]
-Loggers = Annotated[tuple[Plugin, ...], BeforeValidator(_loggers)]
+Loggers = Annotated[tuple[Extension, ...], BeforeValidator(_loggers)]
 
 SPELLED = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
 
