@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from chance import drawn
-from helpers import a_result, command, write_sweep
+from helpers import a_result, write_sweep
 from made_rows import sweep_table
+from tiny_trials import ended
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report import __main__ as report
 from transformer_pl.report.looks import as_seen, check_looks, read_progress
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.looks import LooksQueue, decide
@@ -166,7 +168,7 @@ def test_what_an_agent_has_trained_has_no_looks(tmp_path):
     grid = read_sweep(file).without_looks()
     for planned in plan_trials(grid, tmp_path):
         train(planned)
-    printed = json.loads(command("report", file, "--runs", tmp_path, "--format", "json").stdout)
+    printed = json.loads(ended(report.main, file, "--runs", tmp_path, "--format", "json")[1])
     assert [row["val/bleu.n"] for row in printed["rows"]] == [4] * len(VARIANTS)
     (_, h16) = (row for row in printed["rows"] if row["name"] in ("h=4", "h=16"))
     assert h16["val/bleu.difference.p"] < 0.05
