@@ -138,7 +138,7 @@ class RunsReport(TableChoice):
         default=MISSING,
         metavar="FILE",
         positional=True,
-        nargs="+",
+        nargs=1,
         type=_runs_file,
     )
     row: tuple[str, ...] = of_runs(
@@ -159,8 +159,6 @@ class RunsReport(TableChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.files) > 1:
-            raise InputError(f"{', '.join(map(str, self.files))}: a file of runs must stand alone; give one file")
         metrics = f"--metric {','.join(self.metric)}"
         if (self.pairs or self.factors) and len(self.metric) > 1:
             raise InputError(f"{metrics}: --pairs and --factors compare one metric; give one")
