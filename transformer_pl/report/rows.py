@@ -22,7 +22,7 @@ from transformer_pl.table.rows import Printed, Row, mean
 from transformer_pl.table.statistics import Sample, Score, sample
 from transformer_pl.task import Measure
 from transformer_pl.trials import convergence
-from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity, same_row
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
@@ -74,11 +74,10 @@ def sweep_rows(
 
     measure: that of its task. printed: by name, the numbers that stand beside them.
     """
-    rows = []
+    rows, base = [], row_identity(grid.sweep.base)
     for place, row in enumerate(grid.sweep.rows):
         made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.place == place], measure, split)
-        is_base = same_row(row.configs[0], grid.sweep.base)
-        rows.append(replace(made, is_base=is_base, printed=(printed or {}).get(row.name)))
+        rows.append(replace(made, is_base=made.identity == base, printed=(printed or {}).get(row.name)))
     return rows
 
 
