@@ -88,12 +88,12 @@ def _printed(
 
 def _measure(task: Task, split: str, rows: Sequence[Row]) -> Measure:
     """What the rows are compared by on a set."""
-    of, signatures = task.measure, dict.fromkeys(signature for row in rows for signature in row.signatures)
+    score, signatures = task.measure, dict.fromkeys(signature for row in rows for signature in row.signatures)
     meaning = (
         f"{task.described} on the {SETS[split]} ({' and '.join(signatures)}): mean ± standard deviation over seeds."
     )
-    key, lowest = f"{split}/{of.name}", 0.0
-    return Measure(key, of.title, of.digits, of.lower_is_better, lowest, of.highest, LEARNED, meaning=meaning)
+    key, lowest, highest = f"{split}/{score.name}", 0.0, score.highest
+    return Measure(key, score.title, score.digits, score.lower_is_better, lowest, highest, LEARNED, meaning=meaning)
 
 
 def _with_reference(printed: PrintedTable, rows: Sequence[Row], split: str) -> PrintedTable:
