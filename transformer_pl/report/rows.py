@@ -115,7 +115,8 @@ def _with_results(
         params=done[0].params,
         flops=mean([result.flops for result in done]),
         scored_steps=[result.scored_step for result in done],
-        losses=[_losses(trial, result) for trial, result in finished],
+        # Those of an older result stand in its metrics file alone.
+        losses=[result.losses or convergence.validation_losses(trial.metrics()) for trial, result in finished],
         exempt=exemptions(done),
         sentences=sentences,
         signatures=list(dict.fromkeys(result.signature for result in done)),
@@ -129,11 +130,6 @@ def _values(done: Sequence[Result]) -> dict[str, list[float]]:
     """By metric, the value of each seed that has it."""
     metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
     return {name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics}
-
-
-def _losses(trial: Trial, result: Result) -> dict[int, float]:
-    """The validation losses of a trial by step; those of an older result stand in its metrics file alone."""
-    return result.losses or convergence.validation_losses(trial.metrics())
 
 
 def _ends_anywhere(config: Config) -> bool:
