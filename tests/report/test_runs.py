@@ -169,9 +169,6 @@ def test_a_deviation_that_was_rounded_to_zero_has_no_test(tmp_path):
         table = runs_table(path, {"row": ("model",), "metric": ("loss",), "std": ("sd",), "n": "5"})
         assert values(table, "loss.difference.p") == [None, None] and values(table, "loss.difference") == [None, 1]
         assert any("rounded" in note for note in table.notes)
-    path = write(tmp_path, "base,1,0.1,3,0.2", "a,2,0,4,0.3", "b,2,0.2,4,0", heading="model,loss,sd,acc,se")
-    options = {"row": ("model",), "metric": ("loss", "acc"), "std": ("sd", "se"), "n": "5"}
-    assert any("no test: a (loss), b (acc)" in note for note in runs_table(path, options).notes)
 
 
 @pytest.mark.parametrize("option", ["--pairs", "--factors"])
