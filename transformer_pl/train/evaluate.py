@@ -209,7 +209,6 @@ class Evaluation(NamedTuple):
     """The scores of a trained model."""
 
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
-    score: str  # the metric by which the task compares rows, such as bleu
     signature: str  # how the score was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, with what the model makes of them
 
@@ -236,7 +235,7 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     names = ("source", "reference", "translation") if task.has_source else ("beginning", "document", "continued")
     examples = list(zip(*shown_text(prepared), outputs["val"], strict=True))[:SHOWN_SENTENCES]
     shown = [dict(zip(names, example, strict=True)) for example in examples]
-    return Evaluation(metrics, task.measure.name, scores.signature, shown)
+    return Evaluation(metrics, scores.signature, shown)
 
 
 def _outputs(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> dict[str, list[str]]:
