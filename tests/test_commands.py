@@ -13,7 +13,7 @@ from helpers import ROOT, SHIPPED, shared_text
 
 from transformer_pl import __main__ as console
 from transformer_pl import check, complexity, translate
-from transformer_pl.plan.options import sweep_file
+from transformer_pl.plan.shared_options import sweep_file
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime import children
 from transformer_pl.runtime.errors import InputError

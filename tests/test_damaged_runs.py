@@ -94,9 +94,9 @@ def whole(tmp_path_factory):
             assert ended(train.main, *words(row, 1), "--runs=whole")[0] == 0
         planned = plan_trials(read_sweep(Path("grid.yaml")), Path("whole"))
         for one in planned:
-            if not one.trial.folder.exists():
-                first = next(trained for trained in planned if trained.row == one.row)
-                shutil.copytree(first.trial.folder, one.trial.folder)
+            if not one.folder.exists():
+                first = next(trained for trained in planned if trained.place == one.place)
+                shutil.copytree(first.folder, one.folder)
         assert ended(sweep.main, "grid.yaml", "--runs=whole")[0] == 0
     return folder
 

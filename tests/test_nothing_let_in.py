@@ -22,7 +22,7 @@ from transformer_pl.runtime.errors import InputError
 RULES = "S102,S108,S301,S302,S306,S307,S403,S506,S602,S604,S605"
 EXCEPTIONS = (
     "transformer_pl/runtime/files.py:S506",  # a subclass of yaml.SafeLoader, tested by what it reads
-    *(f"transformer_pl/runtime/fresh.py:{rule}" for rule in ("S301", "S403")),  # between a process and its own child
+    *(f"transformer_pl/runtime/calls.py:{rule}" for rule in ("S301", "S403")),  # between a process and its own child
     *(f"transformer_pl/train/passes.py:{rule}" for rule in ("S301", "S403")),  # what this process has just written
 )
 

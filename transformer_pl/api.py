@@ -14,22 +14,19 @@ from transformer_pl.config import BOS, EOS, Component, Config, Sizes, custom_com
 from transformer_pl.config.component_sources import forget_edited
 from transformer_pl.config.levels import DEFAULT_SCALE
 from transformer_pl.config.types import as_word
-from transformer_pl.data.prepare import prepared_in
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
-from transformer_pl.plan.options import TableOptions, sweep_file
-from transformer_pl.report.__main__ import read_records
+from transformer_pl.plan.shared_options import TableOptions, sweep_file
+from transformer_pl.runtime.calls import call_in_new_interpreter
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.runtime.fresh import fresh
-from transformer_pl.sweep.__main__ import run_sweep
 from transformer_pl.sweep.options import SweepOptions
-from transformer_pl.task import EVALUATION, Task, open_corpus, task_of
-from transformer_pl.train import __main__ as train_command
-from transformer_pl.train.__main__ import TrainOptions
-from transformer_pl.trials.runs_folder import FinishedTrial, find
-from transformer_pl.trials.trial_config import trial_config
-from transformer_pl.trials.trial_run import check_code, identify
+from transformer_pl.sweep.run import run_sweep
+from transformer_pl.task import EVALUATION, Task, task_of
+from transformer_pl.train import run
+from transformer_pl.trials.runs_folder import find
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_of import check_code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,18 +40,18 @@ Options = TypeVar("Options", bound=TableOptions)
 class TrainedTrial:
     """A finished trial. What needs torch is loaded when it is first asked for."""
 
-    def __init__(self, finished: FinishedTrial):
-        self._finished = finished
-        self._trial, self.result = finished
-        self.folder = self._trial.folder
+    def __init__(self, trial: Trial):
+        self._trial, self.folder, result = trial, trial.folder, trial.result()
+        assert result
+        self.result = result
 
     def __repr__(self) -> str:
         return f"TrainedTrial({str(self.folder)!r})"
 
-    @cached_property
+    @property
     def config(self) -> Config:
         """The config that it was trained with."""
-        return self._finished.config()
+        return self._trial.config
 
     @cached_property
     def task(self) -> Task:
@@ -89,7 +86,7 @@ class TrainedTrial:
     def decoding(self, beam: object = None, alpha: object = None) -> Config:
         """The trial's config, with another beam or length penalty if given. Raises an InputError for invalid ones."""
         changes = {"decode.beam": beam, "decode.alpha": alpha}
-        return self._finished.config({key: value for key, value in changes.items() if value is not None})
+        return self._trial.config_with({key: value for key, value in changes.items() if value is not None})
 
     def translate(
         self,
@@ -165,10 +162,8 @@ class TrainedTrial:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        if name := self._trial.data():
-            self._use_its_code()  # before an import: a stranger's result may name any task
-            return prepared_in(self.folder.parents[1] / "data" / name, self.config.data)
-        raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
+        self._use_its_code()  # before an import: a stranger's result may name any task
+        return self._trial.prepared
 
     def _use_its_code(self) -> None:
         """Let edited classes be imported anew. Raises an InputError unless their code is that of the trial."""
@@ -190,7 +185,9 @@ def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
     options: those of this command, such as runs, scale, seeds and set; see `sweep`.
     """
-    return fresh(read_records, _sweep_file(file), _options(TableOptions, options))
+    from transformer_pl.report.sweeps import read_records  # scipy takes half a second
+
+    return call_in_new_interpreter(read_records, _sweep_file(file), _options(TableOptions, options))
 
 
 def train(
@@ -206,8 +203,8 @@ def train(
     values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
     words, variant, folder = _words(values), values.get("variant"), Path(runs).expanduser()
     words.pop("variant", None)
-    options = TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
-    code, trial = fresh(_train, options)
+    options = run.TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
+    code, trial = call_in_new_interpreter(_train, options)
     if code:
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
     return load_trial(trial, folder)
@@ -219,18 +216,19 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     options: those of this command, with `_` for `-`, such as seeds=[1, 2], set={"model.h": 4}, plan=True. Raises an
     InputError for wrong input. `state` says which trials failed or diverged.
     """
-    return fresh(_sweep, _options(SweepOptions, {"file": _sweep_file(file)} | options))
+    return call_in_new_interpreter(_sweep, _options(SweepOptions, {"file": _sweep_file(file)} | options))
 
 
-def _train(options: TrainOptions) -> tuple[int, str]:
+def _train(options: run.TrainOptions) -> tuple[int, str]:
     """Train a trial. Returns the exit code and the trial's id."""
-    config = trial_config(options.levels())
-    trial = identify(config, open_corpus(config.data), options.runs, "")[0].trial
-    return train_command.train(options), trial
+    exit_code, trial = run.train(options)
+    return exit_code, trial.id
 
 
 def _sweep(options: SweepOptions) -> list[dict[str, Any]]:
     """Run a sweep file, and return its results."""
+    from transformer_pl.report.sweeps import read_records
+
     run_sweep(options)
     return read_records(options.file, options, options.plan)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from transformer_pl.config import Config, Site, sizes
 from transformer_pl.config.components import build
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.options import SCALES, RowOptions, file_option, sweep_file, which_trials
+from transformer_pl.plan.shared_options import SCALES, RowOptions, file_option, sweep_file, which_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command

@@ -31,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = options.seeds.split(",") if options.seeds else None
     planned = plan_trials(read_sweep(SWEEP, seeds=seeds), options.runs)
-    sentences = np.stack([one.trial.sentences("val", Translation.measure)[..., BLEU.columns] for one in planned])
+    sentences = np.stack([one.sentences("val", Translation.measure)[..., BLEU.columns] for one in planned])
     scores = sample(sentences, BLEU.score).scores
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
     for count in (3, 5, 8):

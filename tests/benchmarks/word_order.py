@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.train.evaluate import reference_likelihood, trained_model
@@ -23,9 +22,8 @@ def main() -> None:
     parser.add_argument("trial", help="a trial's folder, its id, or a part of its name")
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
     options = parser.parse_args()
-    found = find(options.runs, options.trial)
-    trial, config = found.trial, found.config()
-    prepared = Prepared(trial.folder.parents[1] / "data" / str(trial.data()))
+    trial = find(options.runs, options.trial)
+    config, prepared = trial.config, trial.prepared
     source, target = prepared.split("val")
     sources = {
         "as it is": source,

@@ -19,7 +19,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import trial_config
-from transformer_pl.trials.trial_run import identify
+from transformer_pl.trials.trial_of import trial_of
 
 CHARACTERS, BYTES = "ablations.character_tokenizer.Characters", "ablations.byte_tokenizer.Bytes"
 SEPARATE = "ablations.separate_vocabularies.SeparateBPE"
@@ -73,7 +73,7 @@ def ids(text, tokenizer, **options) -> tuple[str, str]:
     options = {f"data.tokenizer.{name}": value for name, value in options.items()}
     found = config(text, tokenizer, **options)
     corpus = open_corpus(found.data)
-    return fingerprint_id(found.data, corpus), identify(found, corpus, Path("runs"), "row")[0].trial
+    return fingerprint_id(found.data, corpus), trial_of(found, corpus, Path("runs")).id
 
 
 # What ships

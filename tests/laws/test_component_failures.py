@@ -10,7 +10,7 @@ import small_models
 import tiny_trials
 from helpers import ROOT, command, wait_for
 
-from transformer_pl.runtime import isolated
+from transformer_pl.runtime import calls
 from transformer_pl.runtime.errors import InputError
 
 WAYS = """
@@ -34,7 +34,7 @@ ENDS = ["crashes", "leaves", "exits"]
 
 @pytest.mark.parametrize("way", [pytest.param("hangs_in_C", marks=pytest.mark.slow), *ENDS])
 def test_a_check_that_does_not_come_back_is_told(module, monkeypatch, way):
-    monkeypatch.setattr(isolated, "LONGEST_S", 20 if way == "hangs_in_C" else 100)
+    monkeypatch.setattr(calls, "LONGEST_S", 20 if way == "hangs_in_C" else 100)
     source = WAYS + FORWARD.format(way=way)
     path = module(source)
     with pytest.raises(InputError) as caught:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from copy import copy
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +13,12 @@ from rich.console import Console
 
 from transformer_pl.config import Component, effective_sizes
 from transformer_pl.config.levels import scale_measured
-from transformer_pl.plan.options import TableOptions, sweep_folder
 from transformer_pl.plan.plan import Plan, as_json, estimate_costs, plan_trials, print_plan
 from transformer_pl.plan.queue import GridQueue
+from transformer_pl.plan.shared_options import TableOptions, sweep_folder
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
-from transformer_pl.train.__main__ import read_argv
+from transformer_pl.train.run import read_argv
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.trial import trial_folder
 from transformer_pl.trials.trial_config import trial_config
@@ -31,7 +32,7 @@ def printed(runs, width, content=TABLE3_A, finished=(), at_once=1):
     """The lines of a plan in a terminal of this width."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     trials = plan_trials(content, runs)
-    missing = [planned for planned in trials if planned.trial.needs_training()]
+    missing = [planned for planned in trials if planned.needs_training()]
     print_plan(Plan(content, trials, estimate_costs(trials, finished)), missing, console, at_once)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -61,18 +62,17 @@ def test_seed_by_seed_the_longest_trials_start_first_and_equal_ones_as_in_the_fi
         ordered.append(planned)
     assert [one.config.seed for one in ordered] == [1] * 8 + [2] * 8
     for of_seed in (ordered[:8], ordered[8:]):
-        flops = [costs[one.row].cost.flops for one in of_seed]
+        flops = [costs[one.place].cost.flops for one in of_seed]
         assert flops == sorted(flops, reverse=True) and of_seed[0].config.model.d_model == 1024
 
 
 def test_a_trial_has_its_place_in_the_runs_folder(tmp_path):
     trials = plan_trials(TABLE3_A, tmp_path)
-    assert [(one.row, one.name) for one in trials[:3]] == [(0, "h=1 s1"), (0, "h=1 s2"), (1, "h=4 s1")]
+    assert [(one.place, one.name) for one in trials[:3]] == [(0, "h=1 s1"), (0, "h=1 s2"), (1, "h=4 s1")]
     for one in trials:
-        row = TABLE3_A.rows[one.row].name
-        assert one.trial.folder == tmp_path / "trials" / f"{row}-s{one.config.seed}-{one.identity.trial}"
+        assert one.folder == tmp_path / "trials" / f"{one.row}-s{one.config.seed}-{one.id}"
         assert one.prepared.folder.parent == tmp_path / "data" and not one.prepared.folder.exists()
-    assert len({one.identity.trial for one in trials}) == 10
+    assert len({one.id for one in trials}) == 10
     assert len({one.prepared.folder for one in trials}) == 1  # all read one dataset
 
 
@@ -93,14 +93,21 @@ def test_what_is_kept_of_a_plan(tmp_path):
     kept = as_json(plan)
     assert (kept["name"], kept["scale"], len(kept["trials"])) == ("table3-A", "demo", 10)
     for one, planned in zip(kept["trials"], trials, strict=True):
-        cost = plan.estimates[planned.row].cost
+        cost = plan.estimates[planned.place].cost
         assert (one["params"], one["flops"]) == (cost.params, cost.flops)
-        assert f"{one['row']} s{one['seed']}" == planned.name and planned.trial.folder.name == one["folder"]
+        assert f"{one['row']} s{one['seed']}" == planned.name and planned.folder.name == one["folder"]
         assert one["config"]["effective.d_model"] == 64 and one["config"]["model.d_model"] == 512
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Cost and time
+
+
+def with_(trial, **changes):
+    """The trial with other attributes."""
+    other = copy(trial)
+    vars(other).update(changes)
+    return other
 
 
 def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp_path):
@@ -115,7 +122,7 @@ def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp
     estimate = estimate_costs(trials, finished)[0]
     assert estimate.seconds == pytest.approx(30 / 6e10 * estimate.cost.flops)
     assert estimate_costs(trials, finished[4:])[0].seconds is None
-    short = [one._replace(config=changed(one.config, "optim", max_steps=20)) for one in trials]
+    short = [with_(one, config=changed(one.config, "optim", max_steps=20)) for one in trials]
     assert estimate_costs(short, finished[4:])[0].seconds  # as the last one is as short, and has its components
 
 
@@ -123,15 +130,15 @@ def test_before_anything_has_run_the_time_is_that_of_the_scale(tmp_path):
     """By the FLOPs, and with its processor. A finished trial on the same data counts instead, whatever its parts."""
     trials = plan_trials(TABLE3, tmp_path)
     measured, estimates = scale_measured("demo"), estimate_costs(trials, [], scale="demo")
-    base, big = (estimates[next(one.row for one in trials if one.name == f"{row} s1")] for row in ("base", "N=8"))
+    base, big = (estimates[next(one.place for one in trials if one.name == f"{row} s1")] for row in ("base", "N=8"))
     assert base.seconds == pytest.approx(measured.seconds) and base.processor == measured.processor
     assert big.seconds / base.seconds == pytest.approx(big.cost.flops / base.cost.flops) and big.seconds > base.seconds
     other = changed(trials[0].config, "model", position=Component(path=LEARNED))
-    ours = estimate_costs(trials, [timed(other, 7.0, flops=base.cost.flops)], scale="demo")[trials[0].row]
+    ours = estimate_costs(trials, [timed(other, 7.0, flops=base.cost.flops)], scale="demo")[trials[0].place]
     assert ours.seconds == pytest.approx(7.0 / base.cost.flops * ours.cost.flops) and not ours.processor
     for keys in ({"batch_tokens": 256}, {"path": "elsewhere"}):  # of which the scale says nothing
-        one = trials[0]._replace(config=changed(trials[0].config, "data", **keys))
-        assert estimate_costs([one], [], scale="demo")[one.row].seconds is None
+        one = with_(trials[0], config=changed(trials[0].config, "data", **keys))
+        assert estimate_costs([one], [], scale="demo")[one.place].seconds is None
 
 
 def test_the_cost_is_of_the_dataset_s_lengths_once_they_are_known(tmp_path):
@@ -139,7 +146,7 @@ def test_the_cost_is_of_the_dataset_s_lengths_once_they_are_known(tmp_path):
     counted_text = SimpleNamespace(is_counted=lambda: True, mean_lengths=(10.0, 20.0))
     for one, sides in (
         (first, (ASSUMED_LENGTH,) * 2),
-        (first._replace(prepared=counted_text), (10.0, 20.0)),
+        (with_(first, prepared=counted_text), (10.0, 20.0)),
     ):
         estimate = estimate_costs([one], [])[0]
         assert [estimate.cost] == training_costs([(first.config, sides)])
@@ -173,11 +180,11 @@ def test_the_state_and_the_time_of_what_is_left(tmp_path):
     """Ten trials of 90 s; one has failed, one is done."""
     trials = plan_trials(TABLE3_A, tmp_path)
     flops = estimate_costs(trials, [])
-    known = [timed(one.config, 90.0, flops=flops[one.row].cost.flops) for one in trials[::2]]
-    trials[0].trial.make()
-    trials[0].trial.set_status("failed", why="a full disk")
-    trials[2].trial.make()
-    trials[2].trial.finish(a_result(id=trials[2].identity.trial))
+    known = [timed(one.config, 90.0, flops=flops[one.place].cost.flops) for one in trials[::2]]
+    trials[0].make()
+    trials[0].set_status("failed", why="a full disk")
+    trials[2].make()
+    trials[2].finish(a_result(id=trials[2].id))
     lines = printed(tmp_path, UNBROKEN, finished=known)
     assert "10 trials, 9 to train" in lines[0]
     assert [line.split(" ~1:30 ")[1] for line in lines[3:6]] == ["1 failed, 1 new", "1 done, 1 new", "2 new"]
@@ -194,20 +201,20 @@ def test_rows_that_share_their_weights_take_the_time_of_one_training(tmp_path):
     for left, one in (("3:00", trials[4]), ("1:30", trials[7]), ("0:00", None)):
         assert any(f"about {left} of training left" in line for line in printed(tmp_path, UNBROKEN, heads, known))
         if one:
-            one.trial.make()
-            one.trial.finish(a_result(id=one.identity.trial))
+            one.make()
+            one.finish(a_result(id=one.id))
 
 
 def test_new_trials_that_resemble_a_finished_one_say_why_they_are_new(tmp_path):
     one = plan_trials(TABLE3_A, tmp_path)[0]
-    one.trial.make()
-    one.trial.finish(a_result(id=one.identity.trial))
-    (one.trial.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
-    one.trial.folder.rename(one.trial.folder.with_name(trial_folder("h=1", 1, "0123456789ab")))
+    one.make()
+    one.finish(a_result(id=one.id))
+    (one.folder / "identity.json").write_text(json.dumps(one.identity.inputs | {"core": 1}))
+    one.folder.rename(one.folder.with_name(trial_folder("h=1", 1, "0123456789ab")))
     (reason,) = [line for line in printed(tmp_path, 200) if "core revision 1" in line]
     assert "h=1 s1" in reason
-    one.trial.make()
-    one.trial.set_status("running")  # what has begun is not new
+    one.make()
+    one.set_status("running")  # what has begun is not new
     assert not any("core revision" in line for line in printed(tmp_path, 200))
 
 

@@ -16,12 +16,12 @@ def trials(tmp_path):
     trials = plan_trials(read_sweep(file), tmp_path / "runs")
     assert trials[0].identity.weights == trials[1].identity.weights != trials[2].identity.weights
     for one in trials:
-        one.trial.make()
+        one.make()
     return trials
 
 
 def queue_of(trials):
-    return GridQueue(trials, {one.row: CostEstimate(Cost(1, 3.0 - one.row), None) for one in trials})
+    return GridQueue(trials, {one.place: CostEstimate(Cost(1, 3.0 - one.place), None) for one in trials})
 
 
 def test_trials_that_share_weights_are_trained_one_after_the_other(trials):
@@ -35,7 +35,7 @@ def test_trials_that_share_weights_are_trained_one_after_the_other(trials):
 def test_what_another_command_trains_waits_with_all_that_shares_its_weights(trials):
     base, beam, heads = trials
     queue = queue_of(trials)
-    with beam.trial.lock.hold():
+    with beam.lock.hold():
         assert queue.next(set()) is heads and queue.next(set()) is None and queue.waits()
     assert queue.next(set()) is base
     queue.hold(base)
@@ -45,8 +45,8 @@ def test_what_another_command_trains_waits_with_all_that_shares_its_weights(tria
 def test_an_ending_counts_that_another_command_has_brought_about_since(trials):
     """A trial that had failed before is tried again."""
     base, *_ = trials
-    base.trial.set_status("failed", why="a full disk")
+    base.set_status("failed", why="a full disk")
     queue = queue_of(trials)
     assert queue.ended_elsewhere(base) is None
-    base.trial.set_status("failed", why="the disk is still full")
+    base.set_status("failed", why="the disk is still full")
     assert queue.ended_elsewhere(base) == "failed"

@@ -127,8 +127,8 @@ def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
     tried = plan_trials(tuning.tries(sweep), tmp_path)
     for one, value in zip(tried, (math.inf, 9.0, 7.0, None, math.inf, math.inf), strict=True):
         if value is not None:
-            one.trial.folder.mkdir(parents=True)
-            one.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+            one.folder.mkdir(parents=True)
+            one.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
     best = tuning.best(sweep, tried)
     rates = [row.configs[0].optim.lr_scale for row in best.rows]
     assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
@@ -141,7 +141,7 @@ def test_the_best_try_has_the_highest_score_where_that_decides(sweep_file, tmp_p
     tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, None)
     tried = plan_trials(tuning.tries(sweep), tmp_path)
     for one, bleu in zip(tried, (5.0, 9.0, 7.0, 3.0, 2.0, 4.0), strict=True):
-        one.trial.folder.mkdir(parents=True)
-        one.trial.finish(a_result(metrics={"val/ppl": bleu, "val/bleu": bleu}))
+        one.folder.mkdir(parents=True)
+        one.finish(a_result(metrics={"val/ppl": bleu, "val/bleu": bleu}))
     rates = [row.configs[0].optim.lr_scale for row in tuning.best(sweep, tried).rows]
     assert rates == [tuning.points[1]["optim.lr_scale"], tuning.points[2]["optim.lr_scale"]]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_trials
 from helpers import a_result, little_text, write_sweep
+from made_rows import sweep_table
 
 from transformer_pl.laws.checks import Checks
 from transformer_pl.laws.law import Found
@@ -20,7 +21,6 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.options import RunsReport
 from transformer_pl.report.runs import runs_rows
-from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.files import write_json
 from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.sweep import grid
@@ -44,18 +44,18 @@ def finish(path, runs, qualities, seeds=3, **more):
     rng = np.random.default_rng(1)
     sweep = read_sweep(path, seeds=[str(seed) for seed in range(1, seeds + 1)])
     for one in plan_trials(sweep, runs):
-        one.trial.make()
+        one.make()
         metrics = {}
-        for split, quality in zip(("val", "test"), qualities[sweep.rows[one.row].name], strict=True):
+        for split, quality in zip(("val", "test"), qualities[one.row], strict=True):
             sentences = scored(rng, quality)
-            one.trial.save_sentences(split, ["a"] * len(sentences), BLEU, sentences)
+            one.save_sentences(split, ["a"] * len(sentences), BLEU, sentences)
             score = float(BLEU.of_sums(sentences[:, :10].sum(0)))
             metrics |= {f"{split}/bleu": score, f"{split}/ppl": 3.0, f"{split}/loss": 1.1, f"{split}/chrf": 50.0}
-        write_json(one.trial.folder / "identity.json", one.identity.inputs)
-        ids = {"id": one.identity.trial, "weights_id": one.identity.weights}
-        params = 1000 + len(sweep.rows[one.row].name)
+        write_json(one.folder / "identity.json", one.identity.inputs)
+        ids = {"id": one.id, "weights_id": one.identity.weights}
+        params = 1000 + len(one.row)
         config = one.config.flat()
-        one.trial.finish(a_result(metrics=metrics, params=params, config=config, seed=one.config.seed, **ids, **more))
+        one.finish(a_result(metrics=metrics, params=params, config=config, seed=one.config.seed, **ids, **more))
     return path
 
 
@@ -154,10 +154,7 @@ def test_a_table_of_some_rows_of_a_larger_sweep_names_it(words, folder, tmp_path
     for name, variant in (("larger", ["base", "model.h=4", "model.h=2"]), ("equal", ["base", "model.h=4"])):
         keys = KEYS | {"data.path": folder / "text", "variant": variant, "seed": [1, 2, 3]}
         sweep = read_sweep(write_sweep(folder / f"{name}.yaml", keys))
-        trials = [
-            {"row": sweep.rows[one.row].name, "id": one.identity.trial, "seed": one.config.seed}
-            for one in plan_trials(sweep, runs)
-        ]
+        trials = [{"row": one.row, "id": one.id, "seed": one.config.seed} for one in plan_trials(sweep, runs)]
         (runs / "sweeps" / f"{name}@demo").mkdir(parents=True)
         write_json(runs / "sweeps" / f"{name}@demo" / "plan.json", {"name": name, "scale": "demo", "trials": trials})
     _, out, _ = tiny_trials.ended(report.main, words[0], f"--runs={runs}", "--format=md")
@@ -177,7 +174,7 @@ def test_factors_and_pairs_are_tables_of_their_own(words):
     (pair,) = records(*words, "--pairs")
     assert (pair["row"], pair["other"]) == ("h=4", "base") and float(pair["difference.p"]) < 0.05
     assert "two or three factors" in refused(*words, "--factors")
-    assert "give one" in refused(*words, "--factors", "--pairs")
+    assert "--factors: is not for --pairs" in refused(*words, "--factors", "--pairs")
     assert "--base" in refused(*words, "--pairs", "--base=h=4")
 
 
@@ -255,7 +252,7 @@ def test_a_csv_of_the_trials_has_the_same_means_and_the_same_part_of_the_seeds(w
     path = tmp_path / "trials.csv"
     path.write_text(out)
     sweep = read_sweep(folder / "one.yaml")
-    ours, _ = table_of([(sweep, plan_trials(sweep, folder / "runs"))])
+    ours, _ = sweep_table((sweep, plan_trials(sweep, folder / "runs")))
     theirs = make_table(*runs_rows(path, RunsReport(files=(path,), row=("row",), metric=("val/bleu",), seed="seed")))
     for key in ("name", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference", "val/bleu.n"):
         assert [one[key] for one in theirs.records] == [one[key] for one in ours.records]

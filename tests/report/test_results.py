@@ -11,30 +11,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_rows import sweep_table
 from scipy import stats
 from tiny_trials import ended
 
 from transformer_pl.config import KEYS
-from transformer_pl.data.prepared import Prepared
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.row_names import read_row_names
-from transformer_pl.report.rows import sweep_rows
+from transformer_pl.report.rows import Grid, sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
-from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
-from transformer_pl.trials.identity import Identity
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import as_trained
-from transformer_pl.trials.trial_run import identify
+from transformer_pl.trials.trial_of import trial_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "sweeps" / "results"
 SHIPPED = list(csv.DictReader((RESULTS / "tables.csv").read_text(encoding="utf-8").splitlines()))
 COMMAND = re.compile(r"^    python -m transformer_pl.sweep (sweeps/.+)$", re.MULTILINE)
-ELSEWHERE = "on model 1"  # the headings of numbers that another processor gave
+ELSEWHERE = ("on model 1", "on the test set")  # the headings of numbers of another processor, or of another set
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +66,19 @@ def tables():
 def shipped_grid(finished, tmp_path, scale, file, seeds):
     """A shipped sweep file with its archived trials."""
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
-    planned, no_text = [], Prepared(tmp_path)
+    planned = []
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
             trials = [trial for trial, result in finished if is_of(result, config)]
-            (trial,) = trials or [Trial(tmp_path / "not trained")]
-            planned.append(PlannedTrial(number, "", config, Identity({}), trial, [], no_text))
-    return sweep, planned
+            (trial,) = trials or [Trial(tmp_path / "trials" / "not-trained")]
+            planned.append(Trial(trial.folder, config, place=number))
+    return Grid(sweep, planned)
 
 
 def shipped_table(finished, tmp_path, scale, file, seeds):
     """The table of a shipped sweep file from its archived trials."""
-    sweep, planned = shipped_grid(finished, tmp_path, scale, file, seeds)
-    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)))[0]
+    grid = shipped_grid(finished, tmp_path, scale, file, seeds)
+    return sweep_table(grid, names=read_row_names(grid.sweep, ROOT / file, None))[0]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
     for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "Multi30k")):
-        rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        rows = sweep_rows(shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds), Translation.measure)
         by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
         between = by_row[np.triu_indices(len(rows), 1)].mean()
         assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
@@ -128,7 +126,7 @@ def test_what_demo_says_of_multi30k_is_written(finished):
 
     Fewer than 16 of 18 intervals that hold would be no prediction.
     """
-    words = ["table3", "--seeds=1,2,3,4,5", f"--runs={finished[0].trial.folder.parents[1]}", "--against=multi30k"]
+    words = ["table3", "--seeds=1,2,3,4,5", f"--runs={finished[0][0].runs}", "--against=multi30k"]
     code, out, error = ended(report.main, *words, "--format=json")
     assert code == 0, error
     table = json.loads(out)
@@ -169,7 +167,7 @@ def test_every_table_compiles_as_latex(finished, tmp_path):
 def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
     folder = tmp_path / "sweeps" / "any"
     for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], folder)
+        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], "pair", folder)
         said = [note for note in notes if "All of these rows" in note]
         assert all(larger in note for note in said) and len(said) == bool(larger)
 
@@ -183,10 +181,10 @@ def test_each_trial_is_of_a_table(finished):
 
 def test_the_trials_keep_their_ids(finished):
     """Of the core, and of every component that is in a table: its code, too. A new id would train them again."""
-    for one in finished:
-        corpus = Corpus(one.trial.identity_inputs()["data"], "", lambda split: iter(()))
-        identity, _ = identify(as_trained(one.config()), corpus, one.trial.folder.parents[1], "")
-        assert identity.trial == one.result.id, one.name
+    for trial, result in finished:
+        corpus = Corpus(trial.identity.inputs["data"], "", lambda split: iter(()))
+        again = trial_of(as_trained(trial.config), corpus, trial.runs)
+        assert again.identity.trial == result.id, trial.folder
 
 
 def test_the_trials_say_nothing_of_the_machine_but_its_kind(finished):

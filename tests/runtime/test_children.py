@@ -31,10 +31,10 @@ if __name__ == "__main__":
 ISOLATING = """
 from hanging import hang
 from transformer_pl.runtime import children
-from transformer_pl.runtime.isolated import isolated
+from transformer_pl.runtime.calls import call_in_child
 if __name__ == "__main__":
     children.IMPORTED = []
-    isolated("it", hang)
+    call_in_child("it", hang)
 """
 HANGING = """
 import os, time

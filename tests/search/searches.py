@@ -8,8 +8,8 @@ import optuna
 import yaml
 from helpers import a_result, shared_text
 
-from transformer_pl.search import study as studies
-from transformer_pl.search.queue import SearchQueue
+from transformer_pl.search import samplers
+from transformer_pl.search.drawing import SearchQueue
 from transformer_pl.search.space import read_search
 from transformer_pl.search.study import JOURNAL, create_study
 
@@ -47,9 +47,9 @@ def queue_of(folder, clock=time.monotonic, sampler=None, url=None, words=None, *
     study_folder(folder).mkdir(parents=True, exist_ok=True)
     search = search_of(**keys)
     study = create_study(search, study_folder(folder), url)
-    of_number = partial(studies.sampler, search, words) if words else None
+    of_number = partial(samplers.sampler, search, words) if words else None
     study.sampler = sampler or (of_number(0) if of_number else optuna.samplers.RandomSampler(seed=1))
-    is_seeded = words and studies.seed_of(words) is not None
+    is_seeded = words and samplers.seed_of(words) is not None
     return SearchQueue(search, study, folder / "runs", of_number if is_seeded else None, clock)
 
 
@@ -61,8 +61,8 @@ def study_of(folder):
 
 def finish(queue, planned, **metrics):
     """End a trial as its training would."""
-    planned.trial.make()
-    planned.trial.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
+    planned.make()
+    planned.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
     queue.ended(planned, "done")
 
 

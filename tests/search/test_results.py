@@ -72,8 +72,8 @@ def test_a_trial_that_is_exempt_from_a_property_is_marked(tmp_path):
     queue = queue_of(tmp_path, run_cap=2)
     for exempt in ({}, {"mine.Attention": {"the_future_is_hidden": "on purpose"}}):
         planned = queue.next(set())
-        planned.trial.make()
-        planned.trial.finish(a_result(exempt=exempt))
+        planned.make()
+        planned.finish(a_result(exempt=exempt))
         queue.ended(planned, "done")
     table = search_table(SearchResults(queue.search, queue.study, tmp_path / "runs"))
     assert sorted(name.endswith(EXEMPT) for name in table.columns[0].cells) == [False, True]

@@ -53,7 +53,7 @@ def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(tmp_path):
     for trial in trials:
         assert ("infeasible" in trial.user_attrs) == (trial.params["model.h"] == 3)
         assert "h = 3" in trial.user_attrs.get("infeasible", "h = 3")
-    by_folder = {one.name: one.result.metrics["val/ppl"] for one in finished_trials(runs)}
+    by_folder = {trial.folder.name: result.metrics["val/ppl"] for trial, result in finished_trials(runs)}
     assert {t.user_attrs["folder"]: t.value for t in trials if t.state == TrialState.COMPLETE} == by_folder
     report = command("report", *words, "--format", "md")
     assert report.returncode == 0 and report.stdout == (study_folder(tmp_path) / "table.md").read_text()
@@ -170,7 +170,7 @@ def test_a_database_that_restarts_delays_a_search(tmp_path, postgres, monkeypatc
         drawn.append(queue.next(set()))
         starting.join()
         finish(queue, drawn[-1])
-    assert queue.next(set()) is None and len({one.trial.folder for one in drawn}) == 3
+    assert queue.next(set()) is None and len({one.folder for one in drawn}) == 3
 
 
 @pytest.mark.slow  # 100 s each
@@ -210,6 +210,6 @@ def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkey
     assert sum(shown_number(t) != t.number for t in study.get_trials()) == 1  # the trial of the killed process
     assert [t.params for t in counted if "base" in t.user_attrs] == [{"model.p_drop": 0.1}]
     folders = [t.user_attrs["folder"] for t in counted]
-    assert len(set(folders)) == TRIALS and {one.name for one in finished_trials(runs)} == set(folders)
+    assert len(set(folders)) == TRIALS and {trial.folder.name for trial, _ in finished_trials(runs)} == set(folders)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path

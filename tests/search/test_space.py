@@ -5,11 +5,11 @@ from helpers import command
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
-from transformer_pl.plan.plan import plan_trial
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.search.samplers import SAMPLERS, check_drawing, construct, pruner, sampler
 from transformer_pl.search.space import distribution
-from transformer_pl.search.study import SAMPLERS, check_drawing, construct, pruner, sampler
 from transformer_pl.task import open_corpus
+from transformer_pl.trials.trial_of import trial_of
 
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 
@@ -158,7 +158,7 @@ def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     assert search.config(search.base_draw)[0].model.attention == search.base.model.attention
     corpus = open_corpus(search.base.data)
     draws = [search.config(draw) for draw in ({}, search.base_draw)]
-    drawn = [plan_trial(0, "", config, keys, "demo", tmp_path, corpus) for config, keys in draws]
+    drawn = [trial_of(config, corpus, tmp_path) for config, _ in draws]
     assert drawn[0].identity == drawn[1].identity
 
 

@@ -123,10 +123,11 @@ def test_a_trial_has_a_session_of_its_own_its_and_its_cores(tmp_path, monkeypatc
     (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
     available = sorted(os.sched_getaffinity(0))
     workers = Workers(2, 3, ["2,3", "0,1"], [available, available[-1:]])
-    process = workers.start(planned._replace(argv=["--model.position=stranger.Sees"]), 1)
+    planned.keys = {"model.position": "stranger.Sees"}
+    process = workers.start(planned, 1)
     process.join(60)
-    assert process.exitcode == 2, planned.trial.log.read_text()  # the component cannot be called
-    environment, cores, leads_session = json.loads(planned.trial.log.read_text().splitlines()[0])
+    assert process.exitcode == 2, planned.log.read_text()  # the component cannot be called
+    environment, cores, leads_session = json.loads(planned.log.read_text().splitlines()[0])
     assert cores == available[-1:] and leads_session
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1" and environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
     assert environment["OMP_NUM_THREADS"] == "3" and environment["WANDB_NAME"] == planned.name

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from chance import drawn
 from helpers import a_result, command, write_sweep
+from made_rows import sweep_table
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.looks import as_seen, check_looks, decide, read_progress
-from transformer_pl.report.sweep_table import table_of
+from transformer_pl.report.looks import as_seen, check_looks, read_progress
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep.looks import LooksQueue
+from transformer_pl.sweep.looks import LooksQueue, decide
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.flops import Cost
 
@@ -31,18 +31,16 @@ def sweep(tmp_path):
     return read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
 
 
-def train(planned, state="done", noise=0):
+def train(trial, state="done", noise=0):
     """What a training leaves behind. The score of a trial depends on its row and its seed alone."""
-    row = planned.name.rpartition(" s")[0]
-    trial = planned.trial
     trial.make()
     if state != "done":
         return trial.set_status(state)
-    rng = np.random.default_rng([planned.config.seed, len(row), noise])
-    ((numbers,),) = drawn(rng, 1, 1, 60, 0.03, gap=GAPS[row])
+    rng = np.random.default_rng([trial.config.seed, len(trial.row), noise])
+    ((numbers,),) = drawn(rng, 1, 1, 60, 0.03, gap=GAPS[trial.row])
     trial.save_sentences("val", ["a"] * 60, Translation.measure, np.concatenate([numbers, np.ones((60, 2))], 1))
     score = {"val/bleu": float(bleu(numbers.sum(0))), "val/ppl": 2.0}
-    return trial.finish(a_result(id=planned.identity.trial, weights_id=planned.identity.weights, metrics=score))
+    return trial.finish(a_result(id=trial.id, weights_id=trial.identity.weights, metrics=score))
 
 
 def plan_of(sweep, runs):
@@ -52,7 +50,7 @@ def plan_of(sweep, runs):
 
 def queue_of(sweep, runs):
     plan, trials = plan_of(sweep, runs), plan_trials(sweep, runs)
-    missing = [one for one in as_seen(sweep, trials, runs)[0] if one.trial.needs_training()]
+    missing = [one for one in as_seen(sweep, trials, runs).trials if one.needs_training()]
     return LooksQueue(plan, missing, runs, None)
 
 
@@ -80,8 +78,7 @@ def test_rows_that_are_decided_get_no_more_seeds(sweep, tmp_path):
         assert sum(name.startswith(f"{row} ") for name in trained) == (4 if verdict == "open" else 2)
     assert len(trained) == len({*trained})
     assert {f"base s{seed}" for seed in range(1, 5)} <= {*trained}
-    trials, looked_at = as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path)
-    table, _ = table_of([(sweep, trials)], looked_at=looked_at)
+    table, _ = sweep_table(as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path))
     (found,) = [one for one in table.contrasts if one.row.name == "h=16"]
     assert found.is_found and len(found.scores) == 2
     assert run(queue_of(sweep, tmp_path)) == []  # the same command again
@@ -92,8 +89,8 @@ def test_a_decision_is_never_made_anew(sweep, tmp_path):
     run(queue_of(sweep, tmp_path))
     before, planned = decisions(tmp_path), plan_trials(sweep, tmp_path)
     for one in planned:
-        if one.trial.result():
-            one.trial.clear()
+        if one.result():
+            one.clear()
             train(one, noise=1)
     assert decide(replace(read_progress(sweep, tmp_path), decisions=[]), planned, None, tmp_path)
     assert run(queue_of(sweep, tmp_path)) == []
@@ -136,12 +133,12 @@ def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_pat
             train(planned)
             queues[i].ended(planned, "done")
         elif planned := queues[i].next({one.identity.weights for one in held.values()}):
-            if planned.trial.result():
+            if planned.result():
                 queues[i].ended(planned, "done")
             else:
                 held[i] = planned
     assert decisions(together) == decisions(alone)
-    done = {one.name for one in plan_trials(sweep, together) if one.trial.result()}
+    done = {one.name for one in plan_trials(sweep, together) if one.result()}
     assert {*trained} == done and not held and all(queue.waits() is None for queue in queues)
 
 

@@ -47,7 +47,7 @@ def planned(tmp_path):
 
 
 def estimates(planned, flops=lambda row: 1e12):
-    return {one.row: CostEstimate(Cost(1, flops(one.row)), None) for one in planned}
+    return {one.place: CostEstimate(Cost(1, flops(one.place)), None) for one in planned}
 
 
 def plain():
@@ -57,12 +57,12 @@ def plain():
 
 def train(planned, *steps):
     """Lines of metrics at these steps, the last of them now."""
-    planned.trial.folder.mkdir(parents=True, exist_ok=True)
+    planned.folder.mkdir(parents=True, exist_ok=True)
     lines = [
         {"step": step, "kind": "train", "train/loss": 4.25, "tokens_per_s": 1e4, "time": time.time() - ago}
         for ago, step in enumerate(reversed(steps))
     ]
-    (planned.trial.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
+    (planned.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
 
 
 def shown(view, clock):
@@ -128,7 +128,7 @@ def test_an_evaluation_shows_how_many_sentences_are_translated(planned, clock):
     view = ProgressView(plain(), GridQueue(planned[:1], estimates(planned)), 0)
     view.started(view.queue.next(set()))
     train(planned[0], 1500)
-    planned[0].trial.set_status("running", translated="3/10")
+    planned[0].set_status("running", translated="3/10")
     shown(view, clock)
     assert "3/10" in view.bars.tasks[-1].fields["state"]
 

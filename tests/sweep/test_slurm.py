@@ -179,7 +179,7 @@ def interrupted(cluster, tmp_path, monkeypatch, reference):
         monkeypatch.setenv("SLOW", str(seconds))
         before = requeued(cluster)
         assert "scancel" in sweep(grid, runs)
-        (trial,) = (planned.trial for planned in plan_trials(read_sweep(grid), runs))
+        (trial,) = plan_trials(read_sweep(grid), runs)
         wait_for(lambda: len(trial.metrics()) > 25, 180)
         interrupt()
         wait_for(trial.result, 300)

@@ -107,7 +107,7 @@ def test_a_student_learns_from_its_teacher(teacher):
     assert alone.result().id != taught.result().id
     assert alone.weights().keys() == taught.weights().keys() == trial.weights().keys()
     assert any(not torch.equal(value, taught.weights()[name]) for name, value in alone.weights().items())
-    assert taught.identity_inputs()["optim.loss.teacher"] == trial.result().id
+    assert taught.identity.inputs["optim.loss.teacher"] == trial.result().id
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_teachers_may_be_several_and_may_be_left_out(module, teacher, tmp_path, 
     assert code == 0, error
     (folder,) = {path for path in (runs / "trials").iterdir() if "stranger" in (path / "config.yaml").read_text()}
     digest = hashlib.sha256(bytes.fromhex(file_digest(trial.folder / "weights.safetensors"))).hexdigest()
-    assert Trial(folder).identity_inputs().get("teachers") == ({trial.result().id: digest} if keys else None)
+    assert Trial(folder).identity.inputs.get("teachers") == ({trial.result().id: digest} if keys else None)
 
 
 @pytest.mark.parametrize("size", [0, 2000, None], ids=["empty", "cut", "missing"])

@@ -33,8 +33,8 @@ def test_a_name_of_no_trial_or_of_several_lists_the_trials(runs, name):
 def test_a_trial_is_found_by_its_id_its_name_a_part_of_it_or_its_folder(runs, tmp_path):
     name = f"base-s7-{7:012x}"
     for word in (f"{7:012x}", name, "base-s7-", str(runs / "trials" / name)):
-        assert find(runs, word).trial.folder == runs / "trials" / name
-    assert find(tmp_path / "empty", str(runs / "trials" / name)).result.id == f"{7:012x}"
+        assert find(runs, word).folder == runs / "trials" / name
+    assert find(tmp_path / "empty", str(runs / "trials" / name)).id == f"{7:012x}"
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ ROWS = [("base", 1), ("base", 2), ("N=2 h=4", 1)]
 
 
 def test_a_trial_is_found_by_its_sweep_its_row_and_its_seed(planned):
-    assert find(planned, "table3-A@demo/base/s2").result.id == f"{1:012x}"
-    assert find(planned, "table3-A@multi30k/N=2 h=4/s1").result.id == f"{7:012x}"
-    assert find(planned, "table3-A@multi30k/N=2 h=4").result.id == f"{7:012x}"  # its only seed
+    assert find(planned, "table3-A@demo/base/s2").id == f"{1:012x}"
+    assert find(planned, "table3-A@multi30k/N=2 h=4/s1").id == f"{7:012x}"
+    assert find(planned, "table3-A@multi30k/N=2 h=4").id == f"{7:012x}"  # its only seed
     for several in ("table3-A/base/s1", "table3-A@demo/base"):  # two scales, two seeds
         with pytest.raises(InputError, match="but 2 match"):
             find(planned, several)

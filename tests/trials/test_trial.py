@@ -15,10 +15,10 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.laws.checks import Checks
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.train import __main__ as train_command
+from transformer_pl.train import run as train_command
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.lock import LockLost, TrialLock
-from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
+from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
 
 BLEU = Translation.measure
@@ -176,8 +176,8 @@ def test_a_result_that_cannot_be_read_counts_as_none_and_is_named_once(tmp_path,
     path = broken.folder / "result.json"
     path.write_bytes(content)
     assert broken.result() is None and broken.state() == "stopped" and broken.needs_training()
-    (left,) = finished_trials(tmp_path)
-    assert left.trial.folder == whole.folder
+    ((left, _),) = finished_trials(tmp_path)
+    assert left.folder == whole.folder
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
 
@@ -221,7 +221,7 @@ def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(t
     assert result.metrics["val/right_sample"] == samples[-1] > samples[0]
     assert result.tokens_per_s == pytest.approx(statistics.fmean(rates), abs=0.1)
     prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
-    [cost] = training_costs([(FinishedTrial(trial, result).config(), prepared.mean_lengths)])
+    [cost] = training_costs([(trial.config, prepared.mean_lengths)])
     assert (result.flops, result.params) == cost[::-1] and max(prepared.mean_lengths) < ASSUMED_LENGTH - 1
 
 

@@ -9,8 +9,8 @@ from transformer_pl.config.keys import (
     ALL_PAIRS,
     COMPONENTS,
     CORPUS,
+    EXTENSIONS,
     KEYS,
-    PLUGINS,
     SIZE_NAMES,
     SLOTS,
     WITH_OPTIONS,
@@ -34,5 +34,5 @@ from transformer_pl.config.sizes import (
     nominal_sizes,
     sizes,
 )
-from transformer_pl.config.types import Callback, Component, Count, Natural, Plugin, Positive, Rate, Section
+from transformer_pl.config.types import Callback, Component, Count, Extension, Natural, Positive, Rate, Section
 from transformer_pl.config.vocabulary import BOS, EOS, PAD, UNK

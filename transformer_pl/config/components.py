@@ -32,7 +32,7 @@ from transformer_pl.config.types import NoBool, constraint_of
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
 from transformer_pl.runtime.signals import component_code
 
-# Lightning's base class of each kind of plugin. Only its name, because importing Lightning takes seconds.
+# Lightning's base class of each kind of extension. Only its name, because importing Lightning takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
 # How many arguments a constructor has before its options: by key or, for a key that is not listed, by section.
 ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "decode": 0, "trainer": 0}
@@ -132,8 +132,8 @@ def import_component(path: str) -> type:
 def check_components(config: Config) -> list[str]:
     """Messages for mistakes in the import, signature or options of each component that is not the default."""
     messages = []
-    plugins = [(key, plugin) for key, listed in config.trainer.plugins.items() for plugin in listed]
-    for key, component in [*custom_components_by_key(config).items(), *plugins]:
+    extensions = [(key, extension) for key, listed in config.trainer.extensions.items() for extension in listed]
+    for key, component in [*custom_components_by_key(config).items(), *extensions]:
         try:
             component_class, base = import_component(component.path), BASES.get(key)
             given = {"save_dir": "."} if base else None  # a logger gets it where it takes one
@@ -157,8 +157,8 @@ def own_parts(config: Config) -> dict[str, Component]:
     around = custom_components_by_key(config).items()
     parts = {key: part for key, part in around if not key.startswith(("model.", "decode."))}
     parts |= {"data.task": Component(path=config.data.task)}
-    for key, plugins in config.trainer.plugins.items():
-        parts |= {f"{key}[{i}]": plugin for i, plugin in enumerate(plugins)}
+    for key, extensions in config.trainer.extensions.items():
+        parts |= {f"{key}[{i}]": extension for i, extension in enumerate(extensions)}
     return {key: part for key, part in parts.items() if not is_core(part.path)}
 
 

@@ -17,13 +17,13 @@ from transformer_pl.config.types import (
     ClassPath,
     Component,
     Count,
+    Extension,
     Loggers,
     Multiplier,
     Natural,
     NoBool,
     NotMinusZero,
     OnOrOff,
-    Plugin,
     Positive,
     Processes,
     Rate,
@@ -204,7 +204,7 @@ class Trainer(Section):
     loggers: Loggers = key((), "Lightning loggers beside metrics.jsonl and W&B: import paths, with options")
 
     @property
-    def plugins(self) -> dict[str, tuple[Plugin, ...]]:
+    def extensions(self) -> dict[str, tuple[Extension, ...]]:
         """The callbacks and loggers, by key."""
         return {"trainer.callbacks": self.callbacks, "trainer.loggers": self.loggers}
 
@@ -247,7 +247,7 @@ def flat_section(name: str, section: Section) -> dict[str, Any]:
             flat[f"{name}.{key}"] = value.path
             flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
         else:
-            flat[f"{name}.{key}"] = [plugin.as_written for plugin in value] if isinstance(value, tuple) else value
+            flat[f"{name}.{key}"] = [extension.as_written for extension in value] if isinstance(value, tuple) else value
     return flat
 
 
@@ -259,8 +259,8 @@ COMPONENTS: dict[str, Component] = {  # every slot with its default, by its key,
     for name, value in vars(getattr(Config(), section)).items()
     if isinstance(value, Component)
 }
-PLUGINS = tuple(Trainer().plugins)  # the keys that list callbacks and loggers
-WITH_OPTIONS = (*COMPONENTS, *PLUGINS)  # the keys that name classes, whose options are keys below them
+EXTENSIONS = tuple(Trainer().extensions)  # the keys that list callbacks and loggers
+WITH_OPTIONS = (*COMPONENTS, *EXTENSIONS)  # the keys that name classes, whose options are keys below them
 
 
 def is_known_key(key: str) -> bool:

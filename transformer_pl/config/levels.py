@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from transformer_pl.config import COMPONENTS, KEYS, PLUGINS, WITH_OPTIONS, Config, is_known_key, unknown_key
+from transformer_pl.config import COMPONENTS, EXTENSIONS, KEYS, WITH_OPTIONS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import BrokenConstraint, broken_constraints
 from transformer_pl.config.types import Positive, Section, constraint_of, plain_value
 from transformer_pl.runtime.errors import InputError, shown
@@ -70,9 +70,9 @@ def read_levels(levels: Iterable[Level]) -> tuple[Config, list[str]]:
 
 def _options_of_no_single_class(merged: Mapping[str, Any], config: Config) -> Iterator[BrokenConstraint]:
     """Options of callbacks or loggers that are written as keys, although the list does not name exactly one class."""
-    for slot in PLUGINS:
+    for slot in EXTENSIONS:
         options = [key for key in merged if key.startswith(f"{slot}.") and is_known_key(key)]
-        if options and len(config.trainer.plugins[slot]) != 1:
+        if options and len(config.trainer.extensions[slot]) != 1:
             remedy = "write the options of several classes in the list, such as [{my.Stop: {step: 5}}, my.Log]"
             yield (slot, *options), f"{slot} must name exactly one class, of which these are options; {remedy}"
 

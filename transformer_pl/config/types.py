@@ -119,8 +119,8 @@ class Component(Section):
         return hash(self.path)
 
 
-class Plugin(Component):
-    """A logger or, as `Callback`, a callback of Lightning's Trainer."""
+class Extension(Component):
+    """What extends Lightning's Trainer: a logger or, as `Callback`, a callback."""
 
     @property
     def as_written(self) -> str | dict[str, Any]:
@@ -128,7 +128,7 @@ class Plugin(Component):
         return {self.path: self.options} if self.options else self.path
 
 
-class Callback(Plugin):
+class Callback(Extension):
     """A callback of Lightning's Trainer."""
 
     in_identity: bool = True  # False: it only watches, so the trial is the same without it
@@ -161,7 +161,7 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
 
 def _pairs(entry: Any) -> Iterable[tuple[str, Any]]:
     """The path of each class in an entry, and its options or None."""
-    written = entry.as_written if isinstance(entry, Plugin) else entry
+    written = entry.as_written if isinstance(entry, Extension) else entry
     return ({written: None} if isinstance(written, str) else written).items()
 
 
@@ -170,12 +170,12 @@ def _callbacks(value: object) -> tuple[Callback, ...]:
     return tuple(Callback(path=path, in_identity=o.pop("in_identity", True), options=o) for path, o in entries)
 
 
-def _loggers(value: object) -> tuple[Plugin, ...]:
-    return tuple(Plugin(path=path, options=options) for path, options in _entries(value))
+def _loggers(value: object) -> tuple[Extension, ...]:
+    return tuple(Extension(path=path, options=options) for path, options in _entries(value))
 
 
 Callbacks = Annotated[tuple[Callback, ...], BeforeValidator(_callbacks)]
-Loggers = Annotated[tuple[Plugin, ...], BeforeValidator(_loggers)]
+Loggers = Annotated[tuple[Extension, ...], BeforeValidator(_loggers)]
 
 SPELLED = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
 

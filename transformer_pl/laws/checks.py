@@ -26,13 +26,13 @@ from transformer_pl.config.components import before_options, component_names, is
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.laws import schedules
 from transformer_pl.laws.law import FAILS, Found, part_names
+from transformer_pl.runtime.calls import call_in_child, in_parallel
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.environment import RANKS_OF, project_version
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json, write_json
-from transformer_pl.runtime.isolated import in_parallel, isolated
 from transformer_pl.trials.records import ChecksRecord
-from transformer_pl.trials.trial_run import code_digests
+from transformer_pl.trials.trial_of import code_digests
 
 REVISION = 6  # raised when a law becomes stricter: then every part is checked again
 REHEARSAL = "in a rehearsal of 20 steps"
@@ -168,7 +168,7 @@ def _in_child(job: Job, function: str, *arguments: Any) -> Any:
     """Call a function of the module of a job's kind with its config in a child process."""
     what = f"{job.what}, {REHEARSAL}" if job.kind == "rehearsal" else job.what
     try:
-        return isolated(what, _call, job.kind, function, job.config, *arguments)
+        return call_in_child(what, _call, job.kind, function, job.config, *arguments)
     except InputError as error:
         named = [message if " = " in message.partition(":")[0] else f"{what}: {message}" for message in error.messages]
         raise InputError(*named) from None

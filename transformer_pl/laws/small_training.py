@@ -26,14 +26,13 @@ from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import Transformer
 from transformer_pl.model.dry_run import dry_run
-from transformer_pl.task import Corpus, Pair
+from transformer_pl.task import Pair
 from transformer_pl.train import fit
 from transformer_pl.train.one_trial import train_and_evaluate
 from transformer_pl.train.teacher import without_teachers
 from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.result import Result
 from transformer_pl.trials.trial import Trial
-from transformer_pl.trials.trial_run import TrialRun
 
 STEPS = 20
 BATCHES = 4  # of an epoch, at least
@@ -67,7 +66,9 @@ class SmallTraining:
 
     def trial(self, name: str) -> Trial:
         """The trial of one of the trainings, such as `whole`."""
-        return Trial(self.folder / name / "trials" / "rehearsal")
+        identity = Identity({"rehearsal": name})
+        folder = self.folder / name / "trials" / f"rehearsal-{identity.trial}"
+        return Trial(folder, identity=identity, scale="rehearsal")
 
     def train(self, name: str, callbacks: tuple[Callback, ...] | None = None, stop_at: int | None = None) -> Result:
         """Train and evaluate as any trial, from a checkpoint where one was stopped. Returns the result.
@@ -81,11 +82,9 @@ class SmallTraining:
         observer = Callback(path=f"{__name__}.Observer", options={"name": name, "stop_at": stop_at})
         own = self.config.trainer.callbacks if callbacks is None else callbacks
         trainer = self.config.trainer.model_copy(update={"callbacks": (*own, observer)})
-        config, identity = self.config.model_copy(update={"trainer": trainer}), Identity({"rehearsal": name})
-        nothing = Corpus({}, "", lambda _: iter(()))
-        run = TrialRun(config, self.folder / name, "rehearsal", "base", nothing, identity, trial)
+        trial.config = self.config.model_copy(update={"trainer": trainer})
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            return train_and_evaluate(run, self.prepared)
+            return train_and_evaluate(trial, self.prepared)
 
     def differences(self, name: str, other: str) -> str:
         """In which weights, and fields of the results, two trainings differ; empty where they do not."""

@@ -6,7 +6,7 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,6 @@ from rich.table import Table
 
 from transformer_pl.config import COMPONENTS, KEYS, SIZE_NAMES, STACKS, Config, Data, effective_sizes, nominal_sizes
 from transformer_pl.config.levels import resolve, scale_level, scale_measured
-from transformer_pl.config.types import as_word
-from transformer_pl.data.prepare import prepared_dataset
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import collect_errors, shown
@@ -25,26 +23,14 @@ from transformer_pl.runtime.machine import gpus
 from transformer_pl.runtime.terminal import counted, format_duration, say, short_number, short_numbers
 from transformer_pl.task import Corpus, open_corpus, task_of
 from transformer_pl.trials.flops import ASSUMED_LENGTH, Cost, training_costs
-from transformer_pl.trials.identity import Identity, path_notes
+from transformer_pl.trials.identity import path_notes
 from transformer_pl.trials.result import Result
-from transformer_pl.trials.trial import Trial, run_name
-from transformer_pl.trials.trial_run import code_digests, identify
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_of import code_digests, trial_of
 from transformer_pl.trials.why_new import why_new
 
 SHORT = 100  # steps: a shorter trial is mostly start and evaluation, and its time says little about longer ones
 SLOWS_NOTHING = ("data.name", "trainer.threads", "trainer.checkpoint_minutes", "trainer.log_every")
-
-
-class PlannedTrial(NamedTuple):
-    """One trial of a sweep."""
-
-    row: int  # index into the sweep's rows; of a search: the trial's number
-    name: str  # what differs from base, and the seed: `h=4 s1`
-    config: Config
-    identity: Identity
-    trial: Trial  # its folder, which need not exist yet
-    argv: list[str]  # the arguments of `python -m transformer_pl.train`, which alone decide its config
-    prepared: Prepared  # its dataset, which need not be prepared yet
 
 
 class CostEstimate(NamedTuple):
@@ -59,11 +45,16 @@ class Plan(NamedTuple):
     """A sweep with its trials, in the order of its rows and seeds, and an estimate for each row."""
 
     sweep: Sweep
-    trials: list[PlannedTrial]
+    trials: list[Trial]
     estimates: dict[int, CostEstimate]
 
+    @property
+    def datasets(self) -> list[Data]:
+        """The dataset of each row."""
+        return [row.configs[0].data for row in self.sweep.rows]
 
-def plan_trials(sweep: Sweep, runs: Path, corpus_of: Callable[[Data], Corpus] = open_corpus) -> list[PlannedTrial]:
+
+def plan_trials(sweep: Sweep, runs: Path, corpus_of: Callable[[Data], Corpus] = open_corpus) -> list[Trial]:
     """The sweep's trials in order. Raises an InputError where a dataset cannot be found.
 
     corpus_of: opens the dataset of a config.
@@ -71,42 +62,14 @@ def plan_trials(sweep: Sweep, runs: Path, corpus_of: Callable[[Data], Corpus] = 
     corpora = collect_errors(corpus_of, dict.fromkeys(config.data for config in sweep.configs))
     digests = cache(code_digests)
     return [
-        plan_trial(index, row.name, config, row.keys, sweep.scale, runs, corpora[config.data], digests)
-        for index, row in enumerate(sweep.rows)
+        trial_of(config, corpora[config.data], runs, row.name, digests, scale=sweep.scale, keys=row.keys, place=place)
+        for place, row in enumerate(sweep.rows)
         for config in row.configs
     ]
 
 
-def plan_trial(
-    row: int,
-    row_name: str,
-    config: Config,
-    keys: Mapping[str, Any],
-    scale: str,
-    runs: Path,
-    corpus: Corpus,
-    digests: Callable[..., dict[str, str]] = code_digests,
-) -> PlannedTrial:
-    """The trial of a config: its identity, its folder, its command line and its prepared dataset.
-
-    row: the index of the row, or the number of a search's trial.
-    row_name: what differs from base.
-    config: what is trained.
-    keys: the arguments of `train`, beside the scale and the seed.
-    scale: the name of the scale.
-    runs: the runs folder.
-    corpus: the text.
-    digests: `code_digests`, or a cache of it.
-    """
-    identity, trial = identify(config, corpus, runs, row_name, digests)
-    prepared = prepared_dataset(config.data, runs, corpus)
-    options = [f"--{key}={as_word(value)}" for key, value in keys.items()]
-    argv = [f"--scale={scale}", *options, f"--seed={config.seed}", f"--runs={runs}"]
-    return PlannedTrial(row, run_name(row_name, config.seed), config, identity, trial, argv, prepared)
-
-
 def estimate_costs(
-    planned: Sequence[PlannedTrial],
+    trials: Sequence[Trial],
     finished: Sequence[Result],
     passes: Mapping[int, float] | None = None,
     scale: str | None = None,
@@ -126,7 +89,7 @@ def estimate_costs(
         for with_components in (True, False):
             key = _speed_key(result.config, with_components)
             rates.setdefault(key, []).append((result.steps, result.wall_s / result.flops))
-    first_of_row = {trial.row: trial for trial in reversed(planned)}
+    first_of_row = {trial.place: trial for trial in reversed(trials)}
     costs = training_costs([(trial.config, _lengths(trial.prepared)) for trial in first_of_row.values()])
     estimates = {}
     for (row, trial), cost in zip(first_of_row.items(), costs, strict=True):
@@ -149,7 +112,7 @@ def _speed_key(config: Mapping[str, Any], with_components: bool = True) -> str:
     return repr([config.get(key) for key in keys if key not in SLOWS_NOTHING])
 
 
-def _rate_of_scale(scale: str, trial: PlannedTrial) -> tuple[float, str] | None:
+def _rate_of_scale(scale: str, trial: Trial) -> tuple[float, str] | None:
     """The seconds that a FLOP takes by what a scale's file states of base, and the processor on which it was measured.
 
     None where it states nothing, and where the trial is of another dataset or trainer, or is trained on a GPU.
@@ -172,14 +135,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """The content of plan.json."""
     trials = [
         {
-            "row": plan.sweep.rows[planned.row].name,
-            "seed": planned.config.seed,
-            "id": planned.identity.trial,
-            "folder": planned.trial.folder.name,
-            **plan.estimates[planned.row].cost._asdict(),
-            "config": planned.config.flat() | effective_sizes(planned.config),
+            **{"row": trial.row, "seed": trial.config.seed, "id": trial.id, "folder": trial.folder.name},
+            **plan.estimates[trial.place].cost._asdict(),
+            "config": trial.settings,
         }
-        for planned in plan.trials
+        for trial in plan.trials
     ]
     return {"name": plan.sweep.name, "scale": plan.sweep.scale, "trials": trials}
 
@@ -190,23 +150,23 @@ def tested_by(sweep: Sweep) -> dict[str, Any]:
     return {"rows": [row.name for row in sweep.rows], "seeds": seeds, "metric": [metric]}
 
 
-def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at_once: int = 1) -> None:
+def print_plan(plan: Plan, missing: Sequence[Trial], console: Console, at_once: int = 1) -> None:
     """Print every row with its trials: what differs, nominal and effective sizes, cost, time, and what is done.
 
     missing: the trials that are to be trained.
     at_once: how many are trained at the same time.
     """
     sweep, trials, estimates = plan
-    states = [planned.trial.state() for planned in trials]
+    states = [trial.state() for trial in trials]
     say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
     base = _sizes(sweep.base)
     scaled = ", as written → at this scale" if "→" in "".join(base) else ""
     say(console, f"base{scaled}: {', '.join(base)}")
     console.print(_table(plan, states, base))
-    of_state = {state: [one for one, its in zip(trials, states, strict=True) if its == state] for state in states}
-    lines = _new_beside_finished(of_state.get("new", []))
+    new, done = ([trials[i] for i, state in enumerate(states) if state == wanted] for wanted in ("new", "done"))
+    lines = _new_beside_finished(new)
     if missing:
-        lines.append(_time_left([estimates[one.row] for one in _trainings(missing, of_state.get("done", []))], at_once))
+        lines.append(_time_left([estimates[trial.place] for trial in _trainings(missing, done)], at_once))
     lines += path_notes(row.configs[0] for row in sweep.rows)
     if rows := [row.name for row in sweep.rows if row.configs[0].optim.warmup > row.configs[0].steps]:
         lines.append(f"the warm-up does not end within the steps of {', '.join(rows)}; lower optim.warmup")
@@ -214,12 +174,12 @@ def print_plan(plan: Plan, missing: Sequence[PlannedTrial], console: Console, at
         say(console, line)
 
 
-def _new_beside_finished(new: Sequence[PlannedTrial]) -> list[str]:
+def _new_beside_finished(new: Sequence[Trial]) -> list[str]:
     """A line about new trials that resemble finished ones."""
     reasons: dict[str, list[str]] = {}
-    for planned in new:
-        if reason := why_new(planned.identity.inputs, planned.trial):
-            reasons.setdefault(reason, []).append(planned.name)
+    for trial in new:
+        if reason := why_new(trial):
+            reasons.setdefault(reason, []).append(trial.name)
     why = "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items())
     return [f"new beside finished trials: {why}"] if why else []
 
@@ -230,21 +190,19 @@ def _time_left(trainings: Sequence[CostEstimate], at_once: int) -> str:
     if math.isnan(sum(seconds)):
         return "time: unknown, as no finished trial is comparable; the sweep tells it as it trains"
     left = format_duration(max([sum(seconds) / at_once, *seconds]))
-    processor = next((f", if each runs as fast as on {one.processor}" for one in trainings if one.processor), "")
-    return f"time: about {left} of training left, {at_once} at a time{processor}"
+    processors = [f", if each runs as fast as on {cost.processor}" for cost in trainings if cost.processor]
+    return f"time: about {left} of training left, {at_once} at a time{''.join(processors[:1])}"
 
 
-def _trainings(missing: Sequence[PlannedTrial], done: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
+def _trainings(missing: Sequence[Trial], done: Sequence[Trial]) -> Iterable[Trial]:
     """The missing trials that must be trained. Of those that share weights, one is trained for all.
 
     If finished trials are among the missing ones, to be trained again, then all of them do.
     """
-    if {planned.identity.trial for planned in done} & {planned.identity.trial for planned in missing}:
+    if {trial.id for trial in done} & {trial.id for trial in missing}:
         return missing
-    there = {planned.identity.weights for planned in done}
-    return list(
-        {planned.identity.weights: planned for planned in missing if planned.identity.weights not in there}.values()
-    )
+    there = {trial.identity.weights for trial in done}
+    return {trial.identity.weights: trial for trial in missing if trial.identity.weights not in there}.values()
 
 
 def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
@@ -261,7 +219,7 @@ def _table(plan: Plan, states: Sequence[str], base: Sequence[str]) -> Table:
     for heading in ("params", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("trials", no_wrap=True)
-    counts = Counter((planned.row, state) for planned, state in zip(plan.trials, states, strict=True))
+    counts = Counter((trial.place, state) for trial, state in zip(plan.trials, states, strict=True))
     params = short_numbers([plan.estimates[index].cost.params for index in range(len(plan.sweep.rows))])
     for index, row in enumerate(plan.sweep.rows):
         estimate = plan.estimates[index]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from transformer_pl.plan.plan import CostEstimate, PlannedTrial
+from transformer_pl.plan.plan import CostEstimate
+from transformer_pl.trials.trial import Trial
 
 Ending = Literal["done", "failed", "diverged", "pruned"]  # how a trial has ended
 
@@ -23,27 +24,27 @@ class TrialQueue(Protocol):
     def remaining(self) -> Remaining:
         """The trials that wait, and the FLOPs of their trainings."""
 
-    def next(self, taken: set[str]) -> PlannedTrial | None:
+    def next(self, taken: set[str]) -> Trial | None:
         """A trial to start now, or None if there is none at the moment.
 
         taken: the ids of the weights that are being trained here. Trials that share weights are not trained together.
         """
 
-    def hold(self, planned: PlannedTrial) -> None:
+    def hold(self, trial: Trial) -> None:
         """Take back a trial that `next` returned: another command trains it."""
 
-    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
+    def ended_elsewhere(self, trial: Trial) -> Ending | None:
         """How another command has ended a trial that `next` returned; None: it is to be trained here."""
         return None
 
     def waits(self) -> str | None:
         """What the queue waits for when nothing runs and nothing can be started; None if everything is done."""
 
-    def watch(self, planned: PlannedTrial) -> bool:
+    def watch(self, trial: Trial) -> bool:
         """Called several times a second for each running trial; True asks it to end early, which prunes it."""
         return False
 
-    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
+    def ended(self, trial: Trial, ending: Ending) -> None:
         """A trial that `next` returned has ended, here or elsewhere, or could not be started (`failed`)."""
 
     def news(self) -> list[str]:
@@ -65,36 +66,36 @@ class GridQueue(TrialQueue):
     decoding alone share weights and run one after the other.
     """
 
-    def __init__(self, trials: Sequence[PlannedTrial], estimates: dict[int, CostEstimate]):
+    def __init__(self, trials: Sequence[Trial], estimates: dict[int, CostEstimate]):
         self.trials, self.estimates = trials, estimates
-        self.waiting = sorted(trials, key=lambda planned: (planned.config.seed, -estimates[planned.row].cost.flops))
-        self.failed: list[PlannedTrial] = []
-        self._earlier = {planned.identity.trial: planned.trial.status() for planned in trials}
+        self.waiting = sorted(trials, key=lambda trial: (trial.config.seed, -estimates[trial.place].cost.flops))
+        self.failed: list[Trial] = []
+        self._earlier = {trial.id: trial.status() for trial in trials}
 
     def remaining(self) -> Remaining:
-        return Remaining(len(self.waiting), sum(self.estimates[planned.row].cost.flops for planned in self.waiting))
+        return Remaining(len(self.waiting), sum(self.estimates[trial.place].cost.flops for trial in self.waiting))
 
-    def next(self, taken: set[str]) -> PlannedTrial | None:
-        taken = taken | {planned.identity.weights for planned in self.trials if planned.trial.lock.is_held()}
-        for planned in self.waiting:
-            if planned.identity.weights not in taken:
-                self.waiting.remove(planned)
-                return planned
+    def next(self, taken: set[str]) -> Trial | None:
+        taken = taken | {trial.identity.weights for trial in self.trials if trial.lock.is_held()}
+        for trial in self.waiting:
+            if trial.identity.weights not in taken:
+                self.waiting.remove(trial)
+                return trial
         return None
 
-    def hold(self, planned: PlannedTrial) -> None:
-        self.waiting.append(planned)
+    def hold(self, trial: Trial) -> None:
+        self.waiting.append(trial)
 
-    def ended_elsewhere(self, planned: PlannedTrial) -> Ending | None:
-        status = planned.trial.status()
+    def ended_elsewhere(self, trial: Trial) -> Ending | None:
+        status = trial.status()
         has_ended = status["state"] in ("done", "failed", "diverged")
-        return status["state"] if has_ended and status != self._earlier[planned.identity.trial] else None
+        return status["state"] if has_ended and status != self._earlier[trial.id] else None
 
     def waits(self) -> str | None:
         if not self.waiting:
             return None
         return f"waiting for another command, which trains {len(self.waiting)} of these"
 
-    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
+    def ended(self, trial: Trial, ending: Ending) -> None:
         if ending == "failed":
-            self.failed.append(planned)
+            self.failed.append(trial)

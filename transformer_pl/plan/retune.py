@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from transformer_pl.config import KEYS, Config, is_known_key, without_section
 from transformer_pl.config.components import option_value
 from transformer_pl.config.levels import Level, read_levels, scale_level
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.sweep_file import MOST_TRIALS, Sweep, SweepRow
 from transformer_pl.runtime.errors import InputError, suggestion
 from transformer_pl.task import LOSSES, best_goal, task_of
+from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import mistakes_of_parts, trial_config
 
 DRAWS_PER_POINT = 20  # at most so many draws of the sequence are made for each point
@@ -40,12 +40,12 @@ class Retuning(NamedTuple):
                 rows.append(_row_at(sweep.scale, row, point, [self.seed])._replace(name=f"{row.name} {values}"))
         return sweep._replace(rows=rows)
 
-    def best(self, sweep: Sweep, tries: Sequence[PlannedTrial]) -> Sweep:
+    def best(self, sweep: Sweep, tries: Sequence[Trial]) -> Sweep:
         """The sweep with each row, base included, at its best point. tries: the trials of `self.tries(sweep)`.
 
         A try that failed, diverged or has an infinite value is worse than any other; of equal ones the first is best.
         """
-        values, rows = [self._score(planned) for planned in tries], []
+        values, rows = [self._score(trial) for trial in tries], []
         for index, row in enumerate(sweep.rows):
             row_values = values[index * len(self.points) : (index + 1) * len(self.points)]
             point = self.points[row_values.index(max(row_values))]
@@ -53,14 +53,14 @@ class Retuning(NamedTuple):
         base = sweep.base if sweep.base_row is None else rows[sweep.base_row].configs[0]
         return sweep._replace(rows=rows, base=base, notes=(*sweep.notes, self._note(tries)))
 
-    def _score(self, planned: PlannedTrial) -> float:
+    def _score(self, trial: Trial) -> float:
         """The value of the metric of a try, higher being better."""
-        result = planned.trial.result()
+        result = trial.result()
         value = result.metrics[self.metric] if result else math.inf
-        sign = -1 if best_goal(self.metric, task_of(planned.config.data)) == "minimize" else 1
+        sign = -1 if best_goal(self.metric, task_of(trial.config.data)) == "minimize" else 1
         return sign * value if math.isfinite(value) else -math.inf
 
-    def _note(self, tries: Sequence[PlannedTrial]) -> str:
+    def _note(self, tries: Sequence[Trial]) -> str:
         """The note under the table."""
         values = {key: [point[key] for point in self.points] for key in self.points[0]}
         spans = " and ".join(f"{key} ({min(tried)} to {max(tried)})" for key, tried in values.items())
@@ -68,7 +68,7 @@ class Retuning(NamedTuple):
             f"Every row is at its own best of the same {len(self.points)} points of {spans}, chosen by {self.metric} "
             f"with seed {self.seed}, which is not among the seeds of the table."
         )
-        if lost := sum(planned.trial.result() is None for planned in tries):
+        if lost := sum(trial.result() is None for trial in tries):
             note += f" Of these {len(tries)} tries {lost} diverged or failed, which counts as the worst result."
         return note
 

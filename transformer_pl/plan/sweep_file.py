@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from transformer_pl.config import PLUGINS, Config, is_known_key, is_option, unknown_key
+from transformer_pl.config import EXTENSIONS, Config, is_known_key, is_option, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
-from transformer_pl.plan.options import OF_SEEDS
+from transformer_pl.plan.shared_options import OF_SEEDS
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import read_text, read_yaml
@@ -226,7 +226,7 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
         values = None
         if isinstance(entry, dict) and entry.keys() in ({"value"}, {"values"}):
             values = entry.get("values", [entry.get("value")])
-        nested = (list, dict) if key in PLUGINS or is_option(str(key)) else ()
+        nested = (list, dict) if key in EXTENSIONS or is_option(str(key)) else ()
         kinds = (str, int, float, type(None), *nested)
         if values and isinstance(values, list) and all(isinstance(value, kinds) for value in values):
             values_by_key[str(key)] = values
@@ -347,7 +347,7 @@ class _RowReader:
             if min(equal, namesake) < index:
                 first, second = (shown(written[i]) for i in (min(equal, namesake), index))
                 why = "are equal, at this scale and with this --set; leave one out"
-                if rows[equal].configs[0].trainer.plugins != row.configs[0].trainer.plugins:
+                if rows[equal].configs[0].trainer.extensions != row.configs[0].trainer.extensions:
                     why = "differ only in loggers, or in callbacks with in_identity: false, which make no other trial"
                 if equal == index:
                     why = f"have the same name, `{row.name}`; set data.name, or rename a class"

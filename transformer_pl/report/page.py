@@ -13,7 +13,6 @@ from transformer_pl.config import Config
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import format_duration
 from transformer_pl.table.figures import Drawing, draw_sweep_plots
@@ -24,6 +23,7 @@ from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, shown_text, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.trial import Trial
 
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # sentences whose attention is shown
@@ -38,7 +38,7 @@ def write_page(
     table: Table,
     rows: Sequence[Row],
     drawings: Mapping[str, Drawing] | None = None,
-    shown: Sequence[tuple[str, PlannedTrial]] | None = None,
+    shown: Sequence[tuple[str, Trial]] | None = None,
     comment: str = "",
 ) -> None:
     """Write `report.html`, its figures, and its table as `table.md`.
@@ -62,22 +62,21 @@ def write_page(
         translations=_translations(shown),
         attention={"sentences": _attention(shown)},
         task=task_of(base.data),
-        trials=[_trial(base, planned) for row in rows for planned in row.trials],
+        trials=[_trial(base, trial) for row in rows for trial in row.trials],
     )
 
 
-def _finished(row: Row) -> list[PlannedTrial]:
-    return [planned for planned in row.trials if planned.trial.result()]
+def _finished(row: Row) -> list[Trial]:
+    return [trial for trial in row.trials if trial.result()]
 
 
-def _trial(base: Config, planned_trial: PlannedTrial) -> dict[str, Any]:
+def _trial(base: Config, trial: Trial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
-    trial, changes = planned_trial.trial, config_difference(planned_trial.config, base).items()
-    result = trial.result()
+    changes, result = config_difference(trial.config, base).items(), trial.result()
     facts = {"folder": trial.folder.name} | trial.environment() | (result.metrics if result else {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
     return {
-        "name": planned_trial.name,
+        "name": trial.name,
         "state": trial.status()["state"],
         "result": result,
         "finished": result.finished if result else "",
@@ -88,19 +87,19 @@ def _trial(base: Config, planned_trial: PlannedTrial) -> dict[str, Any]:
     }
 
 
-def _translations(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, Any]]:
+def _translations(shown: Sequence[tuple[str, Trial]]) -> list[dict[str, Any]]:
     """A few sentences that rows translate differently, or texts that language models continue differently.
 
     A row that was evaluated on other sentences than the first row is left out.
     """
     text, rows = None, []
-    for name, planned_trial in shown:
-        measure = task_of(planned_trial.config.data).measure
+    for name, trial in shown:
+        measure = task_of(trial.config.data).measure
         with suppress(InputError):  # the dataset or the translations are not here
-            row_text, hypotheses = planned_trial.prepared.text("val"), planned_trial.trial.hypotheses("val")
-            scores = measure.score(planned_trial.trial.sentences("val", measure))
+            row_text, hypotheses = trial.prepared.text("val"), trial.hypotheses("val")
+            scores = measure.score(trial.sentences("val", measure))
             if not text:
-                text, (sources, references) = row_text, shown_text(planned_trial.prepared)
+                text, (sources, references) = row_text, shown_text(trial.prepared)
             if row_text == text:
                 rows.append((name, scores, hypotheses))
     if not text:
@@ -114,19 +113,19 @@ def _translations(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, A
     ]
 
 
-def _attention(shown: Sequence[tuple[str, PlannedTrial]]) -> list[dict[str, Any]]:
+def _attention(shown: Sequence[tuple[str, Trial]]) -> list[dict[str, Any]]:
     """For a few short validation sentences: the text, the tokens, and the attention weights by row and site.
 
     shown: one trial per row. A row is left out if its tokenizer is another, or its weights are not finite or not here.
     """
     sentences: list[tuple[dict[str, Any], Batch]] = []
-    for name, planned_trial in shown:
+    for name, trial in shown:
         with suppress(InputError, RuntimeError):  # the dataset or the weights are not here, or a GPU lacks memory
             first = shown[0][1].prepared
             sentences = sentences or _short_sentences(first)
-            if planned_trial.prepared.folder != first.folder:
+            if trial.prepared.folder != first.folder:
                 continue
-            model = trained_model(planned_trial.config, planned_trial.prepared, planned_trial.trial)
+            model = trained_model(trial.config, trial.prepared, trial)
             maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
             for (picture, _), by_site in zip(sentences, maps, strict=True):
                 every = {site: torch.cat(layers).float().cpu() for site, layers in by_site.items()}

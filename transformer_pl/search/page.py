@@ -10,7 +10,6 @@ from optuna import Study
 from optuna.visualization import matplotlib as optuna_plots
 
 from transformer_pl.config import without_section
-from transformer_pl.plan.plan import PlannedTrial, plan_trial
 from transformer_pl.report.page import write_page
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import COST_METRICS
@@ -20,6 +19,8 @@ from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Row
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.identity import same_row
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_of import trial_of
 
 FEWEST_RANKED = 10  # finished trials, with fewer of which nothing can be said of what mattered
 SHOWN_TRIALS = 5  # base and the best trials, whose translations and attention the page shows
@@ -99,15 +100,15 @@ def write_search_page(results: SearchResults, table: Table, folder: Path) -> Non
     The page shows translations and attention of base and of the best trials. Infeasible trials are in its table only.
     Raises an InputError where the dataset or a component is not here.
     """
-    search, opened, planned = results.search, cache(open_corpus), list[PlannedTrial]()
-    for trial in results.trials:
-        if FOLDER in trial.user_attrs:
-            config, keys = search.config(trial.params)
-            row, corpus = search.row_name(config), opened(config.data)
-            planned_trial = plan_trial(len(planned), row, config, keys, search.scale, results.runs, corpus)
-            planned.append(planned_trial._replace(name=trial_name(trial)))
-    rows = [Row(name=one.name, trials=[one]) for one in planned]
-    done = [(one.name, one) for one in planned if one.trial.result()]
-    done.sort(key=lambda one: not same_row(one[1].config, search.base))  # base, then the best
+    search, opened, trials = results.search, cache(open_corpus), list[Trial]()
+    for drawn in results.trials:
+        if FOLDER in drawn.user_attrs:
+            config, _ = search.config(drawn.params)
+            trial = trial_of(config, opened(config.data), results.runs, search.row_name(config))
+            trial.name = trial_name(drawn)
+            trials.append(trial)
+    done = [(trial.name, trial) for trial in trials if trial.result()]
+    done.sort(key=lambda named: not same_row(named[1].config, search.base))  # base, then the best
+    rows = [Row(name=trial.name, trials=[trial]) for trial in trials]
     title = f"{search.name} at scale {Path(search.scale).stem}"
     write_page(folder, title, search.base, table, rows, draw_search_plots(results), done[:SHOWN_TRIALS])

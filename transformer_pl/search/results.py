@@ -7,7 +7,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from transformer_pl.config.types import as_word
-from transformer_pl.plan.options import OF_SEEDS, TableOptions, sweep_folder
+from transformer_pl.plan.shared_options import OF_SEEDS, TableOptions, sweep_folder
 from transformer_pl.plan.sweep_file import LONGEST_NAME
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.digests import value_digest

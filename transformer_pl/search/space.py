@@ -12,12 +12,12 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import COMPONENTS, PLUGINS, Component, Config, nominal_sizes
+from transformer_pl.config import COMPONENTS, EXTENSIONS, Component, Config, nominal_sizes
 from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
-from transformer_pl.plan.options import OF_SEEDS
+from transformer_pl.plan.shared_options import OF_SEEDS
 from transformer_pl.plan.sweep_file import (
     COST_METRICS,
     Direction,
@@ -215,7 +215,9 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         raise ValueError("is for the rows of a grid, but this file searches; leave it out")
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-    if key in PLUGINS and isinstance(parameter.get("value"), list | dict):  # Optuna takes no list as a choice, but text
+    if key in EXTENSIONS and isinstance(
+        parameter.get("value"), list | dict
+    ):  # Optuna takes no list as a choice, but text
         parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)

@@ -1,60 +1,37 @@
-"""The study of a search: where Optuna keeps it, its sampler and pruner, and the states of its trials.
+"""The study of a search: where Optuna keeps it, and the states of its trials.
 
 It is a journal file beside the table, or a database that several machines share.
 """
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna import Study
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
-from optuna.pruners import BasePruner
-from optuna.samplers import BaseSampler, RandomSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import NullPool, make_url
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 
-from transformer_pl.config import Component, without_section
-from transformer_pl.config.components import build
-from transformer_pl.config.levels import read_pairs
-from transformer_pl.config.types import plain_value
-from transformer_pl.plan.options import TableOptions
+from transformer_pl.config import without_section
+from transformer_pl.plan.shared_options import TableOptions
 from transformer_pl.runtime.digests import value_digest
-from transformer_pl.runtime.errors import InputError, described, suggestion, warn
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
-from transformer_pl.task import LOSSES
 
 JOURNAL = "study.journal"
 CONNECT_S = (1, 1, 0)  # the wait after each failed attempt to open a database
 
-MOST_STARTUP, DRAWN = 60, 2  # trials that `check_drawing` makes, and how many of them the sampler draws
 AWAY_S, AGAIN_S = 600.0, 2.0  # how long a database may not answer, and the wait before it is asked again
-
-SAMPLERS = {
-    "tpe": optuna.samplers.TPESampler,
-    "random": optuna.samplers.RandomSampler,
-    "qmc": optuna.samplers.QMCSampler,
-    "cma-es": optuna.samplers.CmaEsSampler,
-    "gp": optuna.samplers.GPSampler,
-    "nsga-ii": optuna.samplers.NSGAIISampler,
-}
-PRUNERS = {
-    "none": optuna.pruners.NopPruner,
-    "median": optuna.pruners.MedianPruner,
-    "halving": optuna.pruners.SuccessiveHalvingPruner,
-    "hyperband": optuna.pruners.HyperbandPruner,
-}
 
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
@@ -195,87 +172,6 @@ def _study_name(search: Search, folder: Path) -> str:
     space = {key: distribution_to_json(distribution) for key, distribution in search.space.items()}
     common = [space, search.goals, search.scale, search.seed, search.sets, search.fixed]
     return f"{folder.name}-{value_digest(common, 6)}"
-
-
-def sampler(search: Search, words: Sequence[str] | None, number: int = 0) -> BaseSampler:
-    """Return the sampler of `--sampler NAME [key=value ...]`, or by default that of the file's method.
-
-    number: the number of the trial to draw, by which it gets a seed of its own if the sampler has one (see `seed_of`).
-    """
-    words = words or ["random" if search.method == "random" else "tpe"]
-    if (seed := seed_of(words)) is not None:
-        trial_seed = np.random.SeedSequence((seed, number)).generate_state(1)[0]
-        words = [f"seed={trial_seed}" if word.startswith("seed=") else word for word in words]
-    if words[0] == "cma-es" and len(search.goals) > 1:
-        goals = ", ".join(search.goals)
-        raise InputError(f"--sampler cma-es: must have one goal, but the search is for {goals}; choose nsga-ii")
-    return construct(SAMPLERS, words, "--sampler")
-
-
-def seed_of(words: Sequence[str] | None) -> int | None:
-    """The seed of a sampler; None without one, and for `qmc`, which keeps its place in the study.
-
-    Each trial is drawn with a seed of its own, which is made of this seed and the number of the trial. So the draw does
-    not depend on which process makes it; Optuna's own sequence would begin anew in each process.
-    """
-    name, *options = words or [""]
-    seeds = [word.partition("=")[2] for word in options if word.startswith("seed=")]
-    return int(seeds[0]) if seeds and seeds[0].isdecimal() and name != "qmc" else None
-
-
-def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:
-    """Return the pruner of `--pruner NAME [key=value ...]`, or by default that of the file's `early_terminate`.
-
-    Raises an InputError where no goal is measured during training.
-    """
-    early = search.early_terminate
-    prunes = words[0] != "none" if words else early is not None
-    is_scheduled = [name in LOSSES or name.endswith("_sample") for name in search.goals] == [True]
-    if prunes and not is_scheduled:
-        place = "--pruner" if words else f"{search.path}: early_terminate"
-        rule = "needs one goal that every validation measures, such as val/ppl"
-        raise InputError(f"{place}: {rule}, but the search is for {', '.join(search.goals)}; leave it out")
-    if words or early is None:
-        return construct(PRUNERS, words or ["none"], "--pruner")
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.min_iter, reduction_factor=early.eta)
-
-
-def construct(kinds: Mapping[str, Any], words: Sequence[str], flag: str) -> Any:
-    """Construct one of SAMPLERS or PRUNERS from its name and options: `tpe n_startup_trials=5`."""
-    name, *options = words
-    if name not in kinds:
-        raise InputError(f"{flag} {name}: unknown {flag.removeprefix('--')}{suggestion(name, kinds)}")
-    pairs = read_pairs(options, f"{flag} {name}").values
-    path = f"{kinds[name].__module__}.{kinds[name].__qualname__}"
-    try:
-        return build(Component(path=path, options={key: plain_value(value) for key, value in pairs.items()}))
-    except InputError as error:
-        raise InputError(*(f"{flag} {message.removeprefix(f'{path}: ')}" for message in error.messages)) from None
-    except (TypeError, ValueError, ImportError) as error:
-        raise InputError(f"{flag} {' '.join(words)}: {error}") from None
-
-
-def check_drawing(search: Search, sampler: BaseSampler, pruner: BasePruner) -> None:
-    """Draw trials of a study in memory. Raises an InputError where Optuna cannot.
-
-    Random trials come first, because some of a sampler's arguments are used only after its start-up trials.
-    """
-    study = optuna.create_study(directions=list(search.goals.values()), sampler=RandomSampler(0), pruner=pruner)
-    study.enqueue_trial(search.base_draw)
-    try:
-        for number in range(MOST_STARTUP):
-            if number == MOST_STARTUP - DRAWN:
-                study.sampler = sampler
-            trial = study.ask(dict(search.space))
-            if len(search.goals) == 1:
-                for step in (1, 2, 3):
-                    trial.report(float(number), step)
-                    trial.should_prune()
-            study.tell(trial, [float(number + goal) for goal in range(len(search.goals))])
-    except Exception as error:  # whatever Optuna raises
-        raise InputError(
-            f"--sampler, --pruner: must draw trials, but fail at {described(error)}; change them"
-        ) from None
 
 
 def state_of(trial: FrozenTrial) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import without_section
-from transformer_pl.plan.options import TableOptions
+from transformer_pl.plan.shared_options import TableOptions
 from transformer_pl.runtime.terminal import short_number
 from transformer_pl.search.results import BEST, FRONT, SearchResults, find_results
 from transformer_pl.search.space import COST_METRICS, Search

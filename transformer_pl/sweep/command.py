@@ -12,8 +12,8 @@ from rich.console import Console
 
 from transformer_pl.config import Config, Data
 from transformer_pl.config.levels import scale_names
-from transformer_pl.plan.options import TableOptions, other_table
 from transformer_pl.plan.queue import TrialQueue
+from transformer_pl.plan.shared_options import TableOptions, other_table
 from transformer_pl.plan.sweep_file import leading_comment
 from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.files import check_writable, write_atomically, write_json

@@ -8,11 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from transformer_pl.laws.checks import Checks, checks_of
-from transformer_pl.plan.options import margins, sweep_folder
 from transformer_pl.plan.plan import (
     CostEstimate,
     Plan,
-    PlannedTrial,
     as_json,
     estimate_costs,
     plan_trials,
@@ -20,7 +18,8 @@ from transformer_pl.plan.plan import (
     tested_by,
 )
 from transformer_pl.plan.queue import GridQueue
-from transformer_pl.plan.retune import plan_retuning
+from transformer_pl.plan.retune import Retuning, plan_retuning
+from transformer_pl.plan.shared_options import margins, sweep_folder
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.report.row_names import RowNames, read_row_names
 from transformer_pl.runtime.command_line import refuse_options
@@ -37,6 +36,7 @@ from transformer_pl.task import task_of
 from transformer_pl.train.wandb_run import send_report
 from transformer_pl.trials.flops import Cost
 from transformer_pl.trials.runs_folder import begun_plan, finished_trials, read_plan
+from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import check_match
 
 
@@ -53,24 +53,9 @@ def run_grid(content: dict[str, Any], options: SweepOptions, console: Console) -
     command = GridCommand(options, sweep_folder(sweep, options), console)
     command.margin(sweep)
     names = read_row_names(sweep, options.file, None, bool(options.set))
-    retuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric")) if options.retune else None
-    plan = command.show_plan(retuning.tries(sweep) if retuning else sweep)
-    missing = len(command.trials_to_train(plan.sweep, plan.trials))
-    to_train = missing or (len(sweep.configs) if retuning else 0)
-    if command.submit(to_train, [row.configs[0].data for row in plan.sweep.rows]):
-        return 0
-    if options.plan and retuning and missing:
-        say(console, f"then every row at its best point: {counted(len(sweep.configs), 'trial')} more")
-        return 0
-    exit_code = command.train(plan)
-    if retuning:
-        if exit_code not in (0, 1) or command.others_train(plan):  # the best point of a row is not known yet
-            return exit_code
-        plan = command.show_plan(retuning.best(sweep, plan.trials))
-        exit_code = max(exit_code, command.train(plan))
-    if options.plan or command.others_train(plan):  # the last worker prints the table
-        return exit_code
-    return command.print_table(plan, names, exit_code)
+    if options.retune:
+        return command.retune(sweep, plan_retuning(sweep, options.retune, options.tries, content.get("metric")), names)
+    return command.run(sweep, names)
 
 
 class GridCommand(SweepCommand):
@@ -79,19 +64,49 @@ class GridCommand(SweepCommand):
     refused: Mapping[int, str] = {}  # by row that --skip-broken leaves out: which laws it breaks
     notes: Sequence[str] = ()  # what the laws have seen of parts that pass, which stands under the table, too
 
+    def run(self, sweep: Sweep, names: RowNames | None, exit_code: int = 0) -> int:
+        """Plan, train and print a sweep, or submit it; return the exit code.
+
+        names: of the file beside the sweep file.
+        exit_code: of what was trained before.
+        """
+        plan = self.show_plan(sweep)
+        if self.submit(len(self.trials_to_train(sweep, plan.trials)), plan.datasets):
+            return 0
+        exit_code = max(exit_code, self.train(plan))
+        if self.options.plan or self.others_train(plan):  # the last worker prints the table
+            return exit_code
+        return self.print_table(plan, names, exit_code)
+
+    def retune(self, sweep: Sweep, tuning: Retuning, names: RowNames | None) -> int:
+        """Try the points of --retune, and then `run` the sweep with each row at its best point."""
+        plan, later = self.show_plan(tuning.tries(sweep)), len(sweep.configs)
+        missing = len(self.trials_to_train(plan.sweep, plan.trials))
+        if self.submit(missing or later, plan.datasets):
+            return 0
+        if self.options.plan and missing:
+            say(self.console, f"then every row at its best point: {counted(later, 'trial')} more")
+            return 0
+        exit_code = self.train(plan)
+        if exit_code not in (0, 1) or self.others_train(plan):  # the best point of a row is not known yet
+            return exit_code
+        return self.run(tuning.best(sweep, plan.trials), names, exit_code)
+
     def show_plan(self, sweep: Sweep) -> Plan:
         """Plan the sweep and print the plan. Raises an InputError for what cannot run, at all or on this machine."""
         options, trials = self.options, plan_trials(sweep, self.options.runs)
+        for trial in trials:
+            trial.rerun = options.rerun
         if not options.retune:
             self.looks(sweep)
         missing = self.trials_to_train(sweep, trials)
         workers = None
         if options.launcher == "local":
-            workers = self.workers([planned.config for planned in missing], len(missing))
+            workers = self.workers([trial.config for trial in missing], len(missing))
         checked = self._check(sweep)
         missing = self.trials_to_train(sweep, trials)
         # only --plan surveys the datasets here; else `train` prepares them
-        used = [(planned.config.data, planned.prepared) for planned in missing if options.plan]
+        used = [(trial.config.data, trial.prepared) for trial in missing if options.plan]
         lines = survey_datasets(used, self.console)
         plan = Plan(sweep, trials, self._estimates(sweep, trials, checked))
         at_once = workers.count if workers else self.worker_count(len(missing)) * (options.per_device or 1)
@@ -106,12 +121,10 @@ class GridCommand(SweepCommand):
             say(self.console, line)
         return plan
 
-    def _estimates(
-        self, sweep: Sweep, trials: Sequence[PlannedTrial], checked: Sequence[Checks]
-    ) -> dict[int, CostEstimate]:
+    def _estimates(self, sweep: Sweep, trials: Sequence[Trial], checked: Sequence[Checks]) -> dict[int, CostEstimate]:
         """What a trial of each row costs. A row that is left out costs nothing."""
         finished = [result for _, result in finished_trials(self.options.runs)]
-        runnable = [planned for planned in trials if planned.row not in self.refused]
+        runnable = [trial for trial in trials if trial.place not in self.refused]
         passes = {row: found.passes for row, found in enumerate(checked)}
         nothing = {row: CostEstimate(Cost(0, 0.0), None) for row in self.refused}
         return estimate_costs(runnable, finished, passes, sweep.scale) | nothing
@@ -128,20 +141,18 @@ class GridCommand(SweepCommand):
             check_match((row.name, found.passes) for row, found in zip(sweep.rows, checked, strict=True))
         return checked
 
-    def trials_to_train(self, sweep: Sweep, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
+    def trials_to_train(self, sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
         """Those that are not finished, and that no decision of a look has made needless."""
-        trials = [planned for planned in self.needed(sweep, trials) if planned.row not in self.refused]
-        if self.options.rerun:
-            return [planned._replace(argv=[*planned.argv, "--rerun"]) for planned in trials]
-        return [planned for planned in trials if planned.trial.needs_training()]
+        needed = [trial for trial in self.needed(sweep, trials) if trial.place not in self.refused]
+        return [trial for trial in needed if trial.rerun or trial.needs_training()]
 
-    def needed(self, sweep: Sweep, trials: Sequence[PlannedTrial]) -> Sequence[PlannedTrial]:
+    def needed(self, sweep: Sweep, trials: Sequence[Trial]) -> Sequence[Trial]:
         """All trials but those that a look has made needless."""
         if not sweep.looks:
             return trials
         from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
-        return as_seen(sweep, trials, self.folder)[0]
+        return as_seen(sweep, trials, self.folder).trials
 
     def margin(self, sweep: Sweep) -> float | None:
         """Within which a difference counts as none. Raises an InputError where it is of another metric."""
@@ -150,7 +161,7 @@ class GridCommand(SweepCommand):
 
     def others_train(self, plan: Plan) -> bool:
         """Whether this command is a worker, which waits for no others, and others still train some of the trials."""
-        return self.options.worker and any(planned.trial.lock.is_held() for planned in plan.trials)
+        return self.options.worker and any(trial.lock.is_held() for trial in plan.trials)
 
     def train(self, plan: Plan) -> int:
         """Train what is not finished, name what failed and what diverged; return 0, 1 (failed), or a signal's code.
@@ -160,17 +171,17 @@ class GridCommand(SweepCommand):
         if self.options.plan:
             return 0
         missing = self.trials_to_train(plan.sweep, plan.trials)
-        configs = [planned.config for planned in missing]
+        configs = [trial.config for trial in missing]
         check_writable(self.options.runs / "trials")
         prepare_datasets([config.data for config in configs], self.options.runs, self.console)
         looks = {} if self.options.retune else self.looks(plan.sweep)
         tested = {} if self.options.retune else {"tested": self.tested(plan), "looks": looks}
         self.write_plan(as_json(plan) | {"notes": self.notes} | tested)
         set_wandb_group(plan.sweep.name, plan.sweep.project, self.folder.name)
-        for planned in plan.trials:
-            if planned.row in self.refused and not planned.trial.result():
-                planned.trial.make()
-                planned.trial.set_status("refused", why=self.refused[planned.row])
+        for trial in plan.trials:
+            if trial.place in self.refused and not trial.result():
+                trial.make()
+                trial.set_status("refused", why=self.refused[trial.place])
         queue = self.queue(plan, missing, looks.get("margin"))
         ended = len(plan.trials) - len(missing)
         if stopped := self.launch(queue, configs, ended, waits=bool(plan.sweep.looks)):
@@ -178,7 +189,7 @@ class GridCommand(SweepCommand):
         self.name_those_that_ended(plan, queue)
         return 1 if queue.failed or self.refused else 0
 
-    def queue(self, plan: Plan, missing: Sequence[PlannedTrial], margin: float | None) -> GridQueue:
+    def queue(self, plan: Plan, missing: Sequence[Trial], margin: float | None) -> GridQueue:
         """What gives out the missing trials. margin: that of the looks."""
         if not plan.sweep.looks:
             return GridQueue(missing, plan.estimates)
@@ -188,12 +199,12 @@ class GridCommand(SweepCommand):
 
     def name_those_that_ended(self, plan: Plan, queue: GridQueue) -> None:
         """Name the trials that failed or diverged, with the remedy."""
-        for planned in queue.failed:
-            say(self.console, f"failed: {planned.name}, see {planned.trial.log}; run the same command again to retry")
-        for planned in plan.trials:
-            if (step := planned.trial.diverged_at()) is not None:
-                where = f"at step {step}, see {planned.trial.log}"
-                say(self.console, f"diverged: {planned.name} {where}; --rerun trains it again")
+        for trial in queue.failed:
+            say(self.console, f"failed: {trial.name}, see {trial.log}; run the same command again to retry")
+        for trial in plan.trials:
+            if (step := trial.diverged_at()) is not None:
+                where = f"at step {step}, see {trial.log}"
+                say(self.console, f"diverged: {trial.name} {where}; --rerun trains it again")
 
     def tested(self, plan: Plan) -> dict[str, Any]:
         """What the table tests: fixed by the first command of this sweep that trained something."""
@@ -214,18 +225,28 @@ class GridCommand(SweepCommand):
         """
         from transformer_pl.report.looks import as_seen
         from transformer_pl.report.sweep_notes import notes_of
-        from transformer_pl.report.sweep_table import Choice, table_of  # scipy takes half a second
+        from transformer_pl.report.sweep_table import rows_and_about  # scipy takes half a second
+        from transformer_pl.table.table import make_table
 
-        sweep = plan.sweep
-        trials, looked_at = as_seen(sweep, plan.trials, self.folder)
-        choice = Choice(self.options.base, self.options.paper, self.margin(sweep), names=names)
-        table, rows = table_of([(sweep, trials)], choice, notes_of([(sweep, trials)], self.folder), looked_at)
+        options, sweep = self.options, plan.sweep
+        grid = as_seen(sweep, plan.trials, self.folder)
+        task = task_of(sweep.base.data)
+        rows, about = rows_and_about(
+            [grid],
+            task,
+            names=names,
+            notes=notes_of([grid], task.unit, self.folder),
+            base=options.base,
+            paper=options.paper,
+            margin=self.margin(sweep),
+        )
+        table = make_table(rows, about)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
 
             write_page(self.folder, f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep.base, table, rows)
 
-        exit_code = exit_code or int(any(planned.trial.diverged_at() is not None for planned in trials))
+        exit_code = exit_code or int(any(trial.diverged_at() is not None for trial in grid.trials))
         send = partial(send_report, self.folder, sweep.name, sweep.project, table, read_plan(self.folder))
-        return self.publish(table, draw_page, send, [planned.trial.folder for planned in trials], exit_code)
+        return self.publish(table, draw_page, send, [trial.folder for trial in grid.trials], exit_code)

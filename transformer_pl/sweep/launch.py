@@ -7,13 +7,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.files import why_unwritable
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s
 from transformer_pl.sweep.progress import ProgressView
+from transformer_pl.trials.trial import Trial
 
 KILLED = " (SIGKILL, mostly out of memory: lower --parallel, or increase trainer.accumulate)"
 POLL_S = 0.2  # between two looks at the running trials
@@ -23,7 +23,7 @@ class RunningTrial(NamedTuple):
     """A trial that this command is training."""
 
     process: BaseProcess
-    planned: PlannedTrial
+    trial: Trial
     deadline: float | None = None  # if it was asked to end early: by when, on the monotonic clock
 
 
@@ -62,71 +62,71 @@ class Launch:
                 for worker in list(self.running):
                     self._look_at(worker)
         finally:
-            if self.running:
-                trials = counted(len(self.running), "trial")
+            if running := self.running.values():
+                trials = counted(len(running), "trial")
                 self.view.say(f"stopping: waiting for {trials} to save and end; Ctrl-C again kills what is left")
-                seconds = max(grace_s(trial.planned.config.trainer) for trial in self.running.values())
-                end_all([trial.process for trial in self.running.values()], seconds)
+                seconds = max(grace_s(trial.config.trainer) for _, trial, _ in running)
+                end_all([process for process, _, _ in running], seconds)
 
     def _fill_free_workers(self) -> None:
         """Start a trial on every free worker, as far as the queue has any."""
         while free := set(range(self.workers.count)) - self.running.keys():
-            planned = self.queue.next({trial.planned.identity.weights for trial in self.running.values()})
-            if planned is None:
+            trial = self.queue.next({trial.identity.weights for _, trial, _ in self.running.values()})
+            if trial is None:
                 return
-            self.view.started(planned)
-            if ending := self.queue.ended_elsewhere(planned):
-                self._ended(planned, ending, f"{_describe(ending, planned)} (by another command)")
+            self.view.started(trial)
+            if ending := self.queue.ended_elsewhere(trial):
+                self._ended(trial, ending, f"{_describe(ending, trial)} (by another command)")
                 continue
             worker = min(free)
             try:
-                self.running[worker] = RunningTrial(self.workers.start(planned, worker), planned)
+                self.running[worker] = RunningTrial(self.workers.start(trial, worker), trial)
             except OSError as error:  # such as a disk that has become full
-                self._ended(planned, "failed", f"could not be started: {error}")
+                self._ended(trial, "failed", f"could not be started: {error}")
 
     def _look_at(self, worker: int) -> None:
         """Look at a running trial: has it ended, is it to end early, has it taken too long to do so?"""
-        process, planned, deadline = self.running[worker]
+        process, trial, deadline = self.running[worker]
         if process.exitcode is not None:
             del self.running[worker]
             # Where the server of processes was killed, a new one continues its trials, which still run (Linux).
             is_orphan = Path(f"/proc/{process.pid}").exists()
             end(process)
-            ending = _ending(process, planned, asked=deadline is not None)
+            ending = _ending(process, trial, asked=deadline is not None)
             if ending == "failed":  # or dropped: another command has taken it over while this one stood still
-                ending = self.queue.ended_elsewhere(planned) or ending
-            if ending == "failed" and (is_orphan or planned.trial.lock.is_held()):
-                self.queue.hold(planned)
-                self.view.ended(planned, None, "continues later" if is_orphan else "another command trains it")
+                ending = self.queue.ended_elsewhere(trial) or ending
+            if ending == "failed" and (is_orphan or trial.lock.is_held()):
+                self.queue.hold(trial)
+                self.view.ended(trial, None, "continues later" if is_orphan else "another command trains it")
             else:
-                self._ended(planned, ending, _describe(ending, planned, process.exitcode))
+                self._ended(trial, ending, _describe(ending, trial, process.exitcode))
         elif deadline is not None:
             if time.monotonic() > deadline:
                 end(process)
-        elif self.queue.watch(planned):
-            self.running[worker] = RunningTrial(process, planned, time.monotonic() + grace_s(planned.config.trainer))
+        elif self.queue.watch(trial):
+            self.running[worker] = RunningTrial(process, trial, time.monotonic() + grace_s(trial.config.trainer))
             ask_to_end(process)
 
-    def _ended(self, planned: PlannedTrial, ending: Ending, description: str) -> None:
-        if ending == "failed" and planned.trial.state() not in ("failed", "running"):  # the trial could not say so
+    def _ended(self, trial: Trial, ending: Ending, description: str) -> None:
+        if ending == "failed" and trial.state() not in ("failed", "running"):  # the trial could not say so
             with suppress(OSError):  # a full disk
-                planned.trial.set_status("failed", why=description.partition(";")[0])
-        self.queue.ended(planned, ending)
-        self.view.ended(planned, ending, description)
+                trial.set_status("failed", why=description.partition(";")[0])
+        self.queue.ended(trial, ending)
+        self.view.ended(trial, ending, description)
 
 
-def _ending(process: BaseProcess, planned: PlannedTrial, asked: bool) -> Ending:
+def _ending(process: BaseProcess, trial: Trial, asked: bool) -> Ending:
     """How a trial ended. asked: to end early, which prunes it."""
-    if process.exitcode == 0 and planned.trial.result() is not None:
+    if process.exitcode == 0 and trial.result() is not None:
         return "done"
-    if planned.trial.diverged_at() is not None:
+    if trial.diverged_at() is not None:
         return "diverged"
     return "pruned" if asked else "failed"
 
 
-def _describe(ending: Ending, planned: PlannedTrial, exit_code: int | None = None) -> str:
+def _describe(ending: Ending, trial: Trial, exit_code: int | None = None) -> str:
     """One line for people; a failure has the end of its log below."""
-    trial, result = planned.trial, planned.trial.result()
+    result = trial.result()
     if ending == "pruned":
         return ending
     if ending == "diverged":

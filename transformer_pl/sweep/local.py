@@ -11,7 +11,6 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from transformer_pl.config import Trainer
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.runtime import children
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, collect_errors
@@ -19,6 +18,7 @@ from transformer_pl.runtime.machine import cpu_cores, gpus
 from transformer_pl.runtime.signals import GRACE_S, GROUP_GRACE_S, Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.train.devices import accelerator
+from transformer_pl.trials.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Workers:
             each = counted(max(1, share), "CPU core")
         return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
 
-    def start(self, planned: PlannedTrial, worker: int) -> BaseProcess:
+    def start(self, trial: Trial, worker: int) -> BaseProcess:
         """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log."""
-        planned.trial.make()
+        trial.make()
         environment = os.environ | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
-            "OMP_NUM_THREADS": str(planned.trial.threads(planned.config.trainer.threads, self.threads)),
-            "WANDB_NAME": planned.name,
-            ROW: planned.name.removesuffix(f" s{planned.config.seed}"),
-            TRIAL: planned.identity.trial,
+            "OMP_NUM_THREADS": str(trial.threads(trial.config.trainer.threads, self.threads)),
+            "WANDB_NAME": trial.name,
+            ROW: trial.name.removesuffix(f" s{trial.config.seed}"),
+            TRIAL: trial.id,
         }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         cores = self.cores[worker] if self.cores else []
-        return children.start_module("transformer_pl.train", planned.argv, environment, planned.trial.log, cores)
+        return children.start_module("transformer_pl.train", trial.argv, environment, trial.log, cores)
 
 
 def divide_machine(

@@ -4,7 +4,7 @@ from dataclasses import MISSING, dataclass
 from functools import partial
 from pathlib import Path
 
-from transformer_pl.plan.options import TableOptions, file_option, margin_option
+from transformer_pl.plan.shared_options import TableOptions, file_option, margin_option
 from transformer_pl.runtime.command_line import (
     DEFAULT_RUNS,
     CommandParser,

@@ -10,8 +10,8 @@ from transformer_pl.task import task_of
 def difference_found(plan: Plan) -> str:
     """Which difference from base the planned seeds would find, if they spread as finished trials or the scale's did."""
     sweep, of_base = plan.sweep, plan.sweep.of_base
-    bases = {planned.identity.weights for planned in plan.trials if planned.row == sweep.base_row}
-    rows = len({planned.row for planned in plan.trials if planned.identity.weights not in bases})
+    bases = {trial.identity.weights for trial in plan.trials if trial.place == sweep.base_row}
+    rows = len({trial.place for trial in plan.trials if trial.identity.weights not in bases})
     seeds = max((len(row.configs) for row in sweep.rows if row is not of_base), default=1)
     spread, source = _spread(plan) if seeds > 1 and rows else (None, "")
     if not spread:  # `rows` leaves out those with base's weights: they differ by less than seeds do
@@ -40,9 +40,9 @@ def _spread(plan: Plan) -> tuple[float | None, str]:
 
     sweep, scores = plan.sweep, dict[int, list[float]]()
     metric = f"val/{task_of(sweep.base.data).measure.name}"
-    for planned in plan.trials:
-        if result := planned.trial.result():
-            scores.setdefault(planned.row, []).append(result.metrics[metric])
+    for trial in plan.trials:
+        if result := trial.result():
+            scores.setdefault(trial.place, []).append(result.metrics[metric])
     known = [of_row for of_row in scores.values() if len(of_row) > 1]
     if len(known) >= min(FEWEST_ROWS, len(sweep.rows)) and (spread := usual_spread(known)) is not None:
         return spread, "as in the finished trials"

@@ -9,9 +9,9 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, Task
 from rich.text import Text
 
-from transformer_pl.plan.plan import PlannedTrial
 from transformer_pl.plan.queue import Ending, TrialQueue
 from transformer_pl.runtime.terminal import format_duration, say
+from transformer_pl.trials.trial import Trial
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 60.0  # without one
@@ -54,23 +54,23 @@ class ProgressView:
     def __exit__(self, *error: Any) -> None:
         self.bars.stop()
 
-    def started(self, planned: PlannedTrial) -> None:
-        begun = _last_line(planned).get("step", 0)  # where an earlier command ended
-        fields = {"planned": planned, "begun": begun, "started_at": time.time(), "state": "starting"}
-        self.bars.add_task(planned.name, total=planned.config.steps, completed=begun, **fields)
-        self.running[planned.identity.trial] = self.bars.tasks[-1]
+    def started(self, trial: Trial) -> None:
+        begun = _last_line(trial).get("step", 0)  # where an earlier command ended
+        fields = {"trial": trial, "begun": begun, "started_at": time.time(), "state": "starting"}
+        self.bars.add_task(trial.name, total=trial.config.steps, completed=begun, **fields)
+        self.running[trial.id] = self.bars.tasks[-1]
 
-    def ended(self, planned: PlannedTrial, ending: Ending | None, description: str) -> None:
+    def ended(self, trial: Trial, ending: Ending | None, description: str) -> None:
         """Count a trial that ended, and print its line. ending: None where it waits again. description: for people."""
-        task = self.running.pop(planned.identity.trial)
+        task = self.running.pop(trial.id)
         self.bars.remove_task(task.id)
         if ending:
             self.counts[ending] += 1
         if ending == "done":
-            self._trained += self._flops(task, planned.config.steps - task.fields["begun"])
+            self._trained += self._flops(task, trial.config.steps - task.fields["begun"])
         ended = self.cached + sum(self.counts.values())
         total = ended + len(self.running) + self.queue.remaining().trials
-        self.say(f"[{ended}/{total}] {planned.name}  {format_duration(task.elapsed or 0.0)}  {description}")
+        self.say(f"[{ended}/{total}] {trial.name}  {format_duration(task.elapsed or 0.0)}  {description}")
 
     def say(self, line: str) -> None:
         """Print a line above the view."""
@@ -92,14 +92,14 @@ class ProgressView:
 
     def _look_at(self, task: Task) -> None:
         """Update the bar of a trial by the last line of its metrics since it was started."""
-        planned: PlannedTrial = task.fields["planned"]
-        last, steps = _last_line(planned), planned.config.steps
+        trial: Trial = task.fields["trial"]
+        last, steps = _last_line(trial), trial.config.steps
         if last.get("time", 0.0) < task.fields["started_at"]:
             return
         self.bars.update(task.id, completed=last["step"])
         left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
-        if last["step"] + planned.config.trainer.log_every > steps:  # no training line will follow
-            left = f"evaluating {planned.trial.status().get('translated', '')}"
+        if last["step"] + trial.config.trainer.log_every > steps:  # no training line will follow
+            left = f"evaluating {trial.status().get('translated', '')}"
         loss = last.get("train/loss", math.nan)
         state = f"{last['step']}/{steps}  loss {loss:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
         self.bars.update(task.id, state=state.rstrip())
@@ -119,11 +119,11 @@ class ProgressView:
 
     def _flops(self, task: Task, steps: float) -> float:
         """The FLOPs of so many steps of a running trial."""
-        planned: PlannedTrial = task.fields["planned"]
-        return self.queue.estimates[planned.row].cost.flops * steps / planned.config.steps
+        trial: Trial = task.fields["trial"]
+        return self.queue.estimates[trial.place].cost.flops * steps / trial.config.steps
 
 
-def _last_line(planned: PlannedTrial) -> dict[str, Any]:
+def _last_line(trial: Trial) -> dict[str, Any]:
     """The last line of a trial's metrics that the training itself has logged; empty where there is none."""
-    lines = [line for line in planned.trial.metrics() if "tokens_per_s" in line]
+    lines = [line for line in trial.metrics() if "tokens_per_s" in line]
     return lines[-1] if lines else {}

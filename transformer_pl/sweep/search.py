@@ -16,14 +16,15 @@ from rich.console import Console
 from transformer_pl.config import Config
 from transformer_pl.data.prepare import prepared_dataset
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.options import sweep_folder
+from transformer_pl.plan.shared_options import sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
 from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import check_writable, write_atomically
 from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.search import samplers
 from transformer_pl.search import study as studies
-from transformer_pl.search.queue import SearchQueue
+from transformer_pl.search.drawing import SearchQueue
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.space import Search
 from transformer_pl.sweep.command import SweepCommand
@@ -44,8 +45,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     search = studies.search_from_options(options.file, content, options)
     grids = ["base", "paper", "rerun", "skip_broken", "margin", "looks", "base_seeds"]
     refuse_options(options, grids, f"is for the rows of a grid, but {options.file} searches")
-    pruner, sampler_of = studies.pruner(search, options.pruner), partial(studies.sampler, search, options.sampler)
-    studies.check_drawing(search, sampler_of(0), pruner)
+    pruner, sampler_of = samplers.pruner(search, options.pruner), partial(samplers.sampler, search, options.sampler)
+    samplers.check_drawing(search, sampler_of(0), pruner)
     command = SweepCommand(options, sweep_folder(search, options), console)
     folder, configs = command.folder, search.single_changes()
     place = options.storage or folder / studies.JOURNAL  # of the study
@@ -67,7 +68,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     study.sampler, study.pruner = sampler_of(0), pruner
     prepare_datasets([search.base.data], options.runs, console)
     set_wandb_group(search.name, search.project, folder.name)
-    is_seeded = studies.seed_of(options.sampler) is not None
+    is_seeded = samplers.seed_of(options.sampler) is not None
     queue = SearchQueue(search, study, options.runs, sampler_of if is_seeded else None)
     _write_plan(command, SearchResults(search, study, options.runs))
     exit_code = command.launch(queue, configs, queue.ended_count())

@@ -6,11 +6,11 @@ from one law, a scaled inverse chi-square with d0 degrees of freedom around s0^2
 
     (d0 s0^2 + d s^2) / (d0 + d),     with d0 + d degrees of freedom.
 
-Where the rows' spreads differ, this method finds differences that are not there (report/README.md has the figures). So
-this module is more cautious in four ways. First, it assumes that the spreads differ as much as is likely at most: d0
-comes from the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of all d.
-Second, no row gets a smaller variance than its own. Third, a difference follows the Behrens-Fisher distribution, in
-which the variances of the two rows are uncertain each on its own, in place of a t law with the degrees of freedom of
+Where the rows' spreads differ, this method finds differences that are not there (tests/benchmarks/README.md has the
+figures). So this module is more cautious in four ways. First, it assumes that the spreads differ as much as is likely
+at most: d0 comes from the upper 60 % bound of the variance of log s^2, not from its estimate, and is at most the sum of
+all d. Second, no row gets a smaller variance than its own. Third, a difference follows the Behrens-Fisher distribution,
+in which the variances of the two rows are uncertain each on its own, in place of a t law with the degrees of freedom of
 Satterthwaite. Fourth, a row whose variance is far from those of the others is an outlier (see `find_outliers`): it
 keeps its own variance, and does not inform the others.
 """

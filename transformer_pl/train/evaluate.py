@@ -27,7 +27,7 @@ from transformer_pl.train.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.train.intervention import intervene
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
-from transformer_pl.trials.trial_run import check_code
+from transformer_pl.trials.trial_of import check_code
 
 POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
 LONGEST = 2**12  # source tokens that the length of a translation grows with: one of a whole book ends, too

@@ -33,9 +33,9 @@ from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.teacher import load_teachers
-from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
+from transformer_pl.trials.result import Result
+from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import METRICS, WEIGHTS, Trial
-from transformer_pl.trials.trial_run import TrialRun
 
 
 class Fitted(NamedTuple):
@@ -47,7 +47,7 @@ class Fitted(NamedTuple):
     earlier_s: float  # seconds that earlier processes trained, before an interruption
 
 
-def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tuple[Fitted, Evaluation | None]:
+def fit_and_test(trial: Trial, prepared: Prepared, logger: TrialLogger) -> tuple[Fitted, Evaluation | None]:
     """Train a model with Lightning and test it: data, module, callbacks, loggers, trainer; fit; test.
 
     Every process of a training calls this function, and only the first one tests: the others return None. It departs
@@ -66,14 +66,14 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 
     Raises Diverged, Stopped, or an InputError for a callback that changes weights which are then not scored.
     """
-    config, trial = run.config, run.trial
+    config = trial.config
 
     # The data. The seed comes after it, and decides about all random numbers from here.
     data = DataModule(config, prepared)
     L.seed_everything(config.seed, verbose=False)
 
     # The module
-    module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, run.runs, prepared))
+    module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, trial.runs, prepared))
     if config.trainer.compile == "on":  # `auto` is off as long as no GPU has shown that the two train the same
         compile_steps(module)
 
@@ -90,7 +90,7 @@ def fit_and_test(run: TrialRun, prepared: Prepared, logger: TrialLogger) -> tupl
 
     # Fit, from the last checkpoint if there is one
     checkpoint, step = checkpoints.newest()
-    os.environ[RANKS_OF] = run.identity.trial  # for the processes that Lightning starts
+    os.environ[RANKS_OF] = trial.id  # for the processes that Lightning starts
     logger.start(step)
     logger.trainer = trainer
     try:
@@ -172,27 +172,26 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     return trainer
 
 
-def trained_elsewhere(run: TrialRun) -> FinishedTrial | None:
-    """The finished trial whose weights this one can use, because the two differ in decoding alone.
+def trained_elsewhere(trial: Trial) -> tuple[Trial, Result] | None:
+    """The finished trial whose weights this one can use, because the two differ in decoding alone, and its result.
 
     None where there is no such trial whose files can be read, where this one has begun to train, or where it is to be
     trained again.
     """
-    if run.rerun or (run.trial.folder / "checkpoints").exists():
+    if trial.rerun or (trial.folder / "checkpoints").exists():
         return None
-    for finished in finished_trials(run.runs):
-        same_weights = finished.result.weights_id == run.identity.weights and finished.result.id != run.identity.trial
-        if same_weights and finished.trial.is_whole():
-            return finished
+    for other, result in finished_trials(trial.runs):
+        if result.weights_id == trial.identity.weights and result.id != trial.id and other.is_whole():
+            return other, result
     return None
 
 
-def reuse_weights(run: TrialRun, earlier: FinishedTrial, logger: TrialLogger) -> Fitted:
+def reuse_weights(trial: Trial, earlier: Trial, result: Result, logger: TrialLogger) -> Fitted:
     """Take over the weights and metrics of the trial that `trained_elsewhere` has found, in place of a training."""
-    print(plain(f"weights: those of {earlier.trial.folder}, which differs only in decoding"), flush=True)
-    run.trial.link(earlier.trial.folder, WEIGHTS, METRICS)
-    logger.start(earlier.result.steps)
-    return Fitted(earlier.result.steps, earlier.result.scored_step, earlier.result.params, 0.0)
+    print(plain(f"weights: those of {earlier.folder}, which differs only in decoding"), flush=True)
+    trial.link(earlier.folder, WEIGHTS, METRICS)
+    logger.start(result.steps)
+    return Fitted(result.steps, result.scored_step, result.params, 0.0)
 
 
 def on_gpu(config: Config) -> bool:

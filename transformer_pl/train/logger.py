@@ -18,7 +18,7 @@ from transformer_pl.train.module import TransformerModule
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.metrics import Kind, metrics_lines
 from transformer_pl.trials.records import infinite_as_null
-from transformer_pl.trials.trial_run import TrialRun
+from transformer_pl.trials.trial import Trial
 
 PRINT_EVERY_S = 5.0
 
@@ -96,19 +96,19 @@ class TrialLogger(Logger):
             self._file.close()
 
 
-def user_loggers(run: TrialRun) -> list[Logger]:
+def user_loggers(trial: Trial) -> list[Logger]:
     """The loggers of `trainer.loggers`. They write to the trial's folder where no `save_dir` is given."""
-    loggers = [build(logger, save_dir=str(run.trial.folder)) for logger in run.config.trainer.loggers]
+    loggers = [build(logger, save_dir=str(trial.folder)) for logger in trial.config.trainer.loggers]
     for logger in loggers:
-        logger.log_hyperparams(run.settings)
+        logger.log_hyperparams(trial.settings)
     return loggers
 
 
 @contextmanager
-def trial_logger(run: TrialRun) -> Iterator[tuple[TrialLogger, WandbRun]]:
+def trial_logger(trial: Trial) -> Iterator[tuple[TrialLogger, WandbRun]]:
     """The logger of a trial and its W&B run. An error within the context ends the W&B run with its exit code."""
-    wandb = WandbRun(**run.labels())
-    logger, exit_code = TrialLogger(run.trial.folder, run.config.steps, wandb, user_loggers(run)), 0
+    wandb = WandbRun(**trial.labels())
+    logger, exit_code = TrialLogger(trial.folder, trial.config.steps, wandb, user_loggers(trial)), 0
     try:
         yield logger, wandb
     except BaseException as error:

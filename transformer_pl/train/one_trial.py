@@ -29,51 +29,49 @@ from transformer_pl.trials.flops import share_of_peak, training_costs
 from transformer_pl.trials.lock import LockLost
 from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.result import Result
-from transformer_pl.trials.trial_run import TrialRun
+from transformer_pl.trials.trial import Trial
 
 PACKAGES = ("torch", "lightning", "wandb", "sacrebleu", "datasets", "sentencepiece", "numpy")
 
 
-def train_trial(run: TrialRun) -> int | None:
+def train_trial(trial: Trial) -> int | None:
     """Train and evaluate a trial, record how it ended, and return the exit code.
 
     Returns None if another process has ended the trial meanwhile.
     """
-    fit.on_gpu(run.config)  # or an InputError
+    fit.on_gpu(trial.config)  # or an InputError
     with shown_stages(command_console()) as on_progress:
-        prepared = prepare(run.config.data, run.runs, run.corpus, on_progress)
+        prepared = prepare(trial.config.data, trial.runs, trial.corpus, on_progress)
     fit.start_libraries()
     if getattr(rank_zero_only, "rank", 0):  # Lightning started this process to help rank 0, which does everything else
-        return _help_to_train(run, prepared)
-    trial = run.trial
+        return _help_to_train(trial, prepared)
     check_writable(trial.folder.parent)  # the dataset may have filled the disk
     with trial.lock.hold():
-        if not run.rerun and not trial.needs_training():  # another process had it until now
+        if not trial.rerun and not trial.needs_training():  # another process had it until now
             return None
         with logged(trial.log):
-            return _train_and_record(run, prepared)
+            return _train_and_record(trial, prepared)
 
 
-def _help_to_train(run: TrialRun, prepared: Prepared) -> int:
+def _help_to_train(trial: Trial, prepared: Prepared) -> int:
     """What a process does that is not rank 0: it trains along, unless rank 0 reuses the weights of another trial."""
-    fit.use_threads(run.config, run.trial)
-    if not fit.trained_elsewhere(run):
+    fit.use_threads(trial.config, trial)
+    if not fit.trained_elsewhere(trial):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
         with suppress(Stopped, Diverged):
-            logger = TrialLogger(run.trial.folder, run.config.steps, others=user_loggers(run))
-            fit.fit_and_test(run, prepared, logger)
+            logger = TrialLogger(trial.folder, trial.config.steps, others=user_loggers(trial))
+            fit.fit_and_test(trial, prepared, logger)
     return 0
 
 
-def _train_and_record(run: TrialRun, prepared: Prepared) -> int:
+def _train_and_record(trial: Trial, prepared: Prepared) -> int:
     """Train and evaluate a trial that this process has the lock of, record how it ended, and return the exit code."""
-    trial = run.trial
     try:
-        if run.rerun and not trial.needs_training():
+        if trial.rerun and not trial.needs_training():
             trial.clear()
         trial.set_status("running")
         with component_code():
-            result = train_and_evaluate(run, prepared)
+            result = train_and_evaluate(trial, prepared)
     except Stopped:
         with suppress(OSError):  # a full disk must not change the exit code
             trial.set_status("stopped")
@@ -86,7 +84,7 @@ def _train_and_record(run: TrialRun, prepared: Prepared) -> int:
         print(plain(f"error: {error}; the steps that this process has trained since then are dropped"), file=sys.stderr)
         return 1
     except Exception as error:
-        reason = _why_failed(run, error)
+        reason = _why_failed(trial, error)
         with suppress(OSError):
             trial.set_status("failed", why=reason)
         if isinstance(error, InputError):  # which the command prints
@@ -99,36 +97,36 @@ def _train_and_record(run: TrialRun, prepared: Prepared) -> int:
     return 0
 
 
-def _why_failed(run: TrialRun, error: Exception) -> str:
+def _why_failed(trial: Trial, error: Exception) -> str:
     """Why a training has failed, and what may help."""
-    reason = why_unwritable(run.trial.folder.parent) or described(error)  # a full disk has many symptoms
+    reason = why_unwritable(trial.folder.parent) or described(error)  # a full disk has many symptoms
     if "out of memory" in reason:
-        reason += f"; increase trainer.accumulate, now {run.config.trainer.accumulate}, which splits the batch"
-    if "CUDA error" in reason and run.config.trainer.compile == "on":
+        reason += f"; increase trainer.accumulate, now {trial.config.trainer.accumulate}, which splits the batch"
+    if "CUDA error" in reason and trial.config.trainer.compile == "on":
         reason += "; trainer.compile=off trains without compiled layers and CUDA graphs"
     return reason
 
 
-def train_and_evaluate(run: TrialRun, prepared: Prepared) -> Result:
+def train_and_evaluate(trial: Trial, prepared: Prepared) -> Result:
     """Train a trial (see `fit_and_test`) or reuse weights, evaluate it, write and return its result."""
-    started, trial = time.perf_counter(), run.trial
-    _record_beginning(run, prepared)
-    earlier = fit.trained_elsewhere(run)
-    with trial_logger(run) as (logger, wandb):
+    started = time.perf_counter()
+    _record_beginning(trial, prepared)
+    earlier = fit.trained_elsewhere(trial)
+    with trial_logger(trial) as (logger, wandb):
         evaluation: Evaluation | None
         if earlier:
-            fitted = fit.reuse_weights(run, earlier, logger)
-            evaluation = evaluate_trial(run.config, trial, prepared, fitted.scored)
+            fitted = fit.reuse_weights(trial, *earlier, logger)
+            evaluation = evaluate_trial(trial.config, trial, prepared, fitted.scored)
         else:
-            fitted, evaluation = fit.fit_and_test(run, prepared, logger)
+            fitted, evaluation = fit.fit_and_test(trial, prepared, logger)
         assert evaluation  # this is the first rank
-        sample = task_of(run.config.data).sample_metric
+        sample = task_of(trial.config.data).sample_metric
         if sampled := [line[sample] for line in trial.metrics() if sample in line and line["step"] <= fitted.scored]:
             evaluation.metrics[sample] = sampled[-1]
         logger.log_result(evaluation.metrics, fitted.steps)
         wandb.send(translations=evaluation.examples)
         seconds = fitted.earlier_s + time.perf_counter() - started
-        result = _result(run, prepared, fitted, evaluation, earlier and earlier.result.id, seconds)
+        result = _result(trial, prepared, fitted, evaluation, earlier and earlier[1].id, seconds)
         trial.set_status("done")  # before the result: from then on another process may have the trial
         trial.finish(result)
         wandb.send_summary(result)
@@ -136,14 +134,14 @@ def train_and_evaluate(run: TrialRun, prepared: Prepared) -> Result:
 
 
 def _result(
-    run: TrialRun, prepared: Prepared, fitted: fit.Fitted, evaluation: Evaluation, weights_of: str | None, wall_s: float
+    trial: Trial, prepared: Prepared, fitted: fit.Fitted, evaluation: Evaluation, weights_of: str | None, wall_s: float
 ) -> Result:
     """The result of a trial.
 
     weights_of: the id of another trial, whose weights it has.
     wall_s: the seconds of its training and evaluation.
     """
-    config, steps, lines = run.config, fitted.steps, run.trial.metrics()
+    config, steps, lines = trial.config, fitted.steps, trial.metrics()
     [cost] = training_costs([(config, prepared.mean_lengths)])
     rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
     rate = sum(rates) / len(rates) if rates else None
@@ -151,14 +149,14 @@ def _result(
     converged = convergence(losses, steps)
     return Result(
         version=project_version(),
-        id=run.identity.trial,
-        weights_id=run.identity.weights,
+        id=trial.id,
+        weights_id=trial.identity.weights,
         weights_of=weights_of,
-        name=run.name,
-        tags=run.tags,
-        scale=run.scale,
+        name=trial.name,
+        tags=trial.tags,
+        scale=trial.scale,
         seed=config.seed,
-        config=run.settings,
+        config=trial.settings,
         metrics=infinite_as_null(evaluation.metrics),
         score=task_of(config.data).measure.name,
         signature=evaluation.signature,
@@ -166,11 +164,11 @@ def _result(
         steps=steps,
         best_step=None if fitted.scored == steps else fitted.scored,
         stopped_early=steps < config.steps,
-        flops=cost.flops * run.passes * (steps / config.steps),
+        flops=cost.flops * trial.passes * (steps / config.steps),
         tokens_per_s=rate and round(rate, 1),
         of_peak=rate and share_of_peak(config, cost, prepared.mean_lengths, rate, fit.gpu_names(config)),
         wall_s=round(wall_s, 1),
-        exempt=run.exempt,
+        exempt=dict(trial.exempt),
         convergence=converged and converged.as_record(),
         losses=infinite_as_null(losses),
         vocabulary=value_digest(prepared.tokenizer.vocabulary()),
@@ -178,15 +176,15 @@ def _result(
     )
 
 
-def _record_beginning(run: TrialRun, prepared: Prepared) -> None:
+def _record_beginning(trial: Trial, prepared: Prepared) -> None:
     """Record the config, the code and the machine of a training. Also set its number of threads, which is recorded."""
-    config, trial = run.config, run.trial
+    config = trial.config
     keep_sources(
         [*custom_components_by_key(config).values(), *config.trainer.callbacks, Component(path=config.data.task)],
         trial.sources,
     )
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
-    write_json(trial.folder / "identity.json", run.identity.inputs)
+    write_json(trial.folder / "identity.json", trial.identity.inputs)
     environment = describe_environment(PACKAGES) | {"commit": code_state(), "data": prepared.folder.name}
     environment |= {"gpus": fit.gpu_names(config), "threads": fit.use_threads(config, trial)}
     environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])

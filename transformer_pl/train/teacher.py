@@ -18,8 +18,9 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
 from transformer_pl.train.evaluate import trained_model
 from transformer_pl.train.intervention import seeded
-from transformer_pl.trials.runs_folder import FinishedTrial, finished_trials
-from transformer_pl.trials.trial_run import check_code
+from transformer_pl.trials.runs_folder import finished_trials
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_of import check_code
 
 KEY = "optim.loss"
 UNTRAINED = "untrained"  # in place of an id: an untrained model stands in
@@ -82,7 +83,7 @@ def load_teachers(config: Config, runs: Path, prepared: Prepared) -> dict[str, A
             shape = sizes(config.model, len(prepared.tokenizer))
             return Teacher(build(shape.architecture, shape))
         trial = _find(option, name, runs, prepared.folder.name)
-        return Teacher(trained_model(trial.config(), prepared, trial.trial))
+        return Teacher(trained_model(trial.config, prepared, trial))
 
     with seeded(config.seed + 1):  # the student's random numbers do not depend on its teacher's, nor are they the same
         return _replaced(config.optim.loss, load)
@@ -102,8 +103,8 @@ def check_teachers(config: Config, runs: Path) -> None:
     def check(option: str, name: object) -> None:
         found = _find(option, name, runs, fingerprint_id(config.data, open_corpus(config.data)))
         try:
-            check_code(found.config(), found.trial)
-            found.trial.weights()
+            check_code(found.config, found)
+            found.weights()
         except InputError as error:
             raise InputError(*(f"{KEY}.{option} = {name}: {message}" for message in error.messages)) from None
 
@@ -123,14 +124,14 @@ def _replaced(loss: Component, replace: Callable[[str, object], Any]) -> dict[st
     return replaced
 
 
-def _find(option: str, name: object, runs: Path, data: str) -> FinishedTrial:
+def _find(option: str, name: object, runs: Path, data: str) -> Trial:
     """The finished trial with the id `name`, of the prepared dataset `data`. Raises an InputError."""
-    by_id = {finished.result.id: finished for finished in finished_trials(runs)}
+    by_id = {result.id: trial for trial, result in finished_trials(runs)}
     value = f"{KEY}.{option} = {name}"
     if str(name) not in by_id:  # twelve digits may have been read as a number
         remedy = "train it first, or take an id that `python -m transformer_pl.sweep --list` shows"
         raise InputError(f"{value}: must be the id of a finished trial in {runs}, but none has it; {remedy}")
-    if (teacher := by_id[str(name)]).trial.data() != data:
+    if (teacher := by_id[str(name)]).data() != data:
         rule = "must be a trial on the same text with the same vocabulary, but has another text or vocabulary"
         raise InputError(f"{value}: {rule}; choose a trial with the same keys of data")
     return teacher

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from transformer_pl.config import Config, Optim, Sizes, sizes
 from transformer_pl.config.components import build, component_names, is_core
-from transformer_pl.runtime.isolated import isolated
+from transformer_pl.runtime.calls import call_in_child
 from transformer_pl.runtime.machine import peak_flops
 
 ASSUMED_LENGTH = 25  # tokens per sentence, assumed where the dataset is not prepared
@@ -36,7 +36,7 @@ def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
     papers = by_components.pop("", [])
     costs = {forward_pass: _cost_by_formula(*forward_pass) for forward_pass in papers}
     for names, others in by_components.items():
-        costs |= zip(others, isolated(names, _counted_costs, others), strict=True)
+        costs |= zip(others, call_in_child(names, _counted_costs, others), strict=True)
     return [costs[forward_pass] for forward_pass in passes]
 
 
@@ -64,7 +64,7 @@ def loss_flops(optim: Optim, *forward_pass: Any) -> float:
     forward_pass: what `forward_costs` takes.
     """
     path = optim.loss.path
-    return 0.0 if is_core(path) else isolated(f"optim.loss = {path}", _counted_loss, optim, *forward_pass)
+    return 0.0 if is_core(path) else call_in_child(f"optim.loss = {path}", _counted_loss, optim, *forward_pass)
 
 
 def share_of_peak(

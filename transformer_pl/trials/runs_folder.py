@@ -2,12 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformer_pl.config import CORPUS, KEYS, Config, Data, is_known_key
-from transformer_pl.config.levels import Level, resolve
+from transformer_pl.config import CORPUS, KEYS, Config, Data
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
 from transformer_pl.task import SPLITS, Corpus, open_corpus
@@ -18,31 +16,10 @@ from transformer_pl.trials.trial import Trial
 MOST_LISTED = 20  # trials in a message
 
 
-class FinishedTrial(NamedTuple):
-    """A trial with its result."""
-
-    trial: Trial
-    result: Result
-
-    @property
-    def name(self) -> str:
-        """The name of the trial's folder."""
-        return self.trial.folder.name
-
-    def config(self, changes: Mapping[str, Any] | None = None) -> Config:
-        """The config that the trial was trained with, with `changes` from the command line.
-
-        Raises an InputError for changes that are no valid config.
-        """
-        known = {key: value for key, value in self.result.config.items() if is_known_key(key)}
-        set_keys = {key: value for key, value in known.items() if value is not None or key not in KEYS}
-        return resolve([Level(str(self.trial.folder), set_keys), Level("command line", changes or {})])
-
-
-def finished_trials(runs: Path) -> list[FinishedTrial]:
-    """All finished trials in a runs folder."""
+def finished_trials(runs: Path) -> list[tuple[Trial, Result]]:
+    """All finished trials in a runs folder, with their results."""
     trials = [Trial(path.parent) for path in sorted((runs / "trials").glob("*/result.json"))]
-    return [FinishedTrial(trial, result) for trial in trials if (result := trial.result())]
+    return [(trial, result) for trial in trials if (result := trial.result())]
 
 
 def corpus_of_trials(data: Data, runs: Path) -> Corpus:
@@ -58,9 +35,8 @@ def corpus_of_trials(data: Data, runs: Path) -> Corpus:
         wanted = [Config(data=data).flat()[key] for key in keys]
         known: dict[str, tuple[dict[str, Any], str]] = {}  # by its JSON: a fingerprint, and a trial that has it
         for trial, result in finished_trials(runs):
-            if [(KEYS | result.config)[key] for key in keys] == wanted and "data" in (
-                inputs := trial.identity_inputs()
-            ):
+            inputs = trial.identity.inputs
+            if "data" in inputs and [(KEYS | result.config)[key] for key in keys] == wanted:
                 known[json.dumps(inputs["data"], sort_keys=True)] = inputs["data"], trial.folder.name
         if not known:
             raise
@@ -74,7 +50,7 @@ def corpus_of_trials(data: Data, runs: Path) -> Corpus:
         return Corpus(fingerprint, "a dataset that is not here", lambda split: iter(()), is_local=False)
 
 
-def find(runs: Path, name: str) -> FinishedTrial:
+def find(runs: Path, name: str) -> Trial:
     """The one finished trial that `name` identifies. Raises an InputError unless there is exactly one.
 
     name: `SWEEP/ROW/sSEED`, such as `table3-A/h=4/s1`; a folder or a part of its name; or an id.
@@ -84,11 +60,11 @@ def find(runs: Path, name: str) -> FinishedTrial:
     if os.path.exists(folder / "result.json"):  # False for a name that no file can have
         finished, name = finished_trials(folder.parent.parent), folder.name
     ids = {name, *_ids_in_sweeps(runs, name)}
-    exact = [trial for trial in finished if trial.result.id in ids or trial.name == name]
-    matching = exact or [trial for trial in finished if name in trial.name]
+    exact = [trial for trial, result in finished if result.id in ids or trial.folder.name == name]
+    matching = exact or [trial for trial, _ in finished if name in trial.folder.name]
     if len(matching) == 1:
         return matching[0]
-    names = [trial.name for trial in matching or finished]
+    names = [trial.folder.name for trial in matching or [trial for trial, _ in finished]]
     more = f" and {len(names) - MOST_LISTED} more: see --list" if len(names) > MOST_LISTED else ""
     raise InputError(
         f"TRIAL {name}: must name one finished trial under {runs}, but {len(matching)} match; give SWEEP/ROW/sSEED, "

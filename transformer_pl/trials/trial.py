@@ -1,4 +1,4 @@
-"""The folder of one trial: its status, result, weights and translations. `result.json` is written last, atomically."""
+"""A trial: one training of a config with one seed. Its result is the file `result.json`, which is written last."""
 
 import json
 import os
@@ -10,11 +10,20 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from transformer_pl.config import KEYS, Config, effective_sizes, is_known_key
+from transformer_pl.config.levels import Level, resolve
+from transformer_pl.config.types import as_word
+from transformer_pl.data.prepare import prepared_dataset, prepared_in
+from transformer_pl.data.prepared import Prepared
+from transformer_pl.runtime.environment import SWEEP
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.runtime.files import read_json, reading, unfinished, write_atomically, write_json
+from transformer_pl.task import Corpus
 from transformer_pl.trials import records
+from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.lock import TrialLock
 from transformer_pl.trials.metrics import read_metrics
 from transformer_pl.trials.result import Result, read_result, write_result
@@ -43,16 +52,115 @@ WRITTEN = (
 
 
 class Trial:
-    """The folder of one trial, `runs/trials/<row>-s<seed>-<id>`."""
+    """A trial, and its folder `runs/trials/<row>-s<seed>-<id>`, which need not exist yet.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    `trial_of` makes the trial of a config. Of a trial that is found in a runs folder, config and identity are read from
+    there when they are asked for.
+
+    folder: where it lies.
+    config: what is trained.
+    identity: what its result depends on.
+    corpus: its text.
+    row: what differs from base, or `base`.
+    scale: the name of the scale.
+    keys: the arguments of `train`, beside the scale and the seed.
+    place: the index of its row in the sweep; of a search: the trial's number.
+    """
+
+    rerun = False  # whether it is trained again if it has ended
+    # What the checks before its training have found
+    exempt: Mapping[str, dict[str, str]] = MappingProxyType({})  # by a component's path: what it breaks, and why
+    passes = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config | None = None,
+        identity: Identity | None = None,
+        corpus: Corpus | None = None,
+        row: str = "base",
+        scale: str = "",
+        keys: Mapping[str, Any] = MappingProxyType({}),
+        place: int = 0,
+    ):
+        self.folder, self.corpus, self.row, self.scale, self.keys, self.place = folder, corpus, row, scale, keys, place
+        if config:
+            self.config = config
+        if identity:
+            self.identity = identity
 
     @classmethod
-    def at(cls, runs: Path, name: str) -> "Trial":
+    def at(cls, runs: Path, name: str, **known: Any) -> "Trial":
         """The trial whose folder has this name, whatever a user has made of what stands before the id."""
         renamed = sorted((runs / "trials").glob(f"*-{trial_id(name)}"))
-        return cls(renamed[0] if renamed else runs / "trials" / name)
+        return cls(renamed[0] if renamed else runs / "trials" / name, **known)
+
+    # What it is
+
+    @cached_property
+    def config(self) -> Config:
+        """What is trained; of a finished trial that was found in a runs folder, what its result says of it."""
+        return self.config_with({})
+
+    def config_with(self, changes: Mapping[str, Any]) -> Config:
+        """The config in its result, with changes from the command line. Raises an InputError for invalid ones."""
+        result = self.result()
+        known = {key: value for key, value in (result.config if result else {}).items() if is_known_key(key)}
+        set_keys = {key: value for key, value in known.items() if value is not None or key not in KEYS}
+        return resolve([Level(str(self.folder), set_keys), Level("command line", changes)])
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What its result depends on; of a trial that was found in a runs folder, the content of identity.json."""
+        return Identity(read_json(self.folder / "identity.json", records.IdentityInputs))
+
+    @property
+    def id(self) -> str:
+        """The hash of its identity."""
+        return trial_id(self.folder.name)
+
+    @cached_property
+    def name(self) -> str:
+        """What plans, tables and W&B call it: its row and seed, such as `h=4 s1`; of a search what was drawn."""
+        return f"{self.row} s{self.config.seed}"
+
+    @property
+    def runs(self) -> Path:
+        """The runs folder."""
+        return self.folder.parents[1]
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """Its dataset, which need not be prepared yet; of a trial that was found in a runs folder, the one it names.
+
+        Raises an InputError where it names none.
+        """
+        if self.corpus:
+            return prepared_dataset(self.config.data, self.runs, self.corpus)
+        if name := self.data():
+            return prepared_in(self.runs / "data" / name, self.config.data)
+        raise InputError(f"{self.folder / 'env.json'}: must name the dataset as data; train the trial again")
+
+    @property
+    def argv(self) -> list[str]:
+        """The arguments of `python -m transformer_pl.train`, which alone decide its config."""
+        options = [f"--{key}={as_word(value)}" for key, value in self.keys.items()]
+        rerun = ["--rerun"] if self.rerun else []
+        return [f"--scale={self.scale}", *options, f"--seed={self.config.seed}", f"--runs={self.runs}", *rerun]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The config by dotted keys, with the sizes that its multipliers give."""
+        return self.config.flat() | effective_sizes(self.config)
+
+    @property
+    def tags(self) -> list[str]:
+        return [self.scale, self.row]
+
+    def labels(self) -> dict[str, Any]:
+        """The folder of the W&B run, and what it shows from its start."""
+        config = self.settings | {"sweep": os.environ.get(SWEEP, "none"), "row": self.row}
+        return {"folder": str(self.folder), "name": self.name, "tags": self.tags, "config": config}
 
     @property
     def log(self) -> Path:
@@ -123,10 +231,6 @@ class Trial:
             "threads": None if gpus else written.get("threads"),
             "processes": config.get("trainer.devices", 1) * config.get("trainer.num_nodes", 1),
         }
-
-    def identity_inputs(self) -> dict[str, Any]:
-        """The content of identity.json: what the id was made from; empty where the trial never ran."""
-        return read_json(self.folder / "identity.json", records.IdentityInputs)
 
     def data(self) -> str | None:
         """The name of the folder of its dataset under runs/data; None where the trial never ran."""
@@ -263,11 +367,6 @@ def trial_folder(row: str, seed: int, id_: str) -> str:
     """
     words = textwrap.shorten(row, 50, placeholder="", break_long_words=False, break_on_hyphens=False).split()
     return "-".join([*(re.sub(r"[^A-Za-z0-9.=_+]+", "_", word) for word in words), f"s{seed}", id_])
-
-
-def run_name(row: str, seed: int) -> str:
-    """What plans, tables and W&B call a trial: its row and seed, such as `h=4 s1`."""
-    return f"{row} s{seed}"
 
 
 def as_safetensors(state: "Mapping[str, Tensor]") -> bytes:

@@ -11,16 +11,16 @@ MOST_DIFFERENCES = 3  # between trials that resemble each other
 Inputs = Mapping[str, Any]  # as in `Identity.inputs`; keys at their default are left out
 
 
-def why_new(inputs: Inputs, trial: Trial) -> str | None:
+def why_new(trial: Trial) -> str | None:
     """How a new trial differs from the most similar finished trial of the same row and seed.
 
-    inputs: those of the new trial's identity. The result reads `the code of ffn changed; optim.warmup 400 -> 800`; it
-    is None where every such trial has more than MOST_DIFFERENCES differences, or where there is none.
+    The result reads `the code of ffn changed; optim.warmup 400 -> 800`. It is None where every such trial has more than
+    MOST_DIFFERENCES differences, or where there is none.
     """
     name = trial.folder.name.rpartition("-")[0]
     others = [Trial(path.parent) for path in trial.folder.parent.glob(f"{name}-*/identity.json")]
-    finished = [other.identity_inputs() for other in others if other.result()]
-    described = [differences(inputs, other_inputs) for other_inputs in finished if other_inputs]
+    finished = [other.identity.inputs for other in others if other.result()]
+    described = [differences(trial.identity.inputs, inputs) for inputs in finished if inputs]
     fewest = min(filter(None, described), key=len, default=[])
     return "; ".join(fewest) if 0 < len(fewest) <= MOST_DIFFERENCES else None
 

@@ -1,4 +1,4 @@
-"""The queue of a search: it draws trials, gives them to `Launch`, and reports to the study how they end.
+"""Draws the trials of a search, gives them to `Launch`, and reports to the study how they end.
 
 Several processes may share a study and its runs folder. For Optuna a diverged trial is complete, with infinity as the
 worst value of every goal: its samplers learn from that, while most of them leave out failed and pruned trials.
@@ -19,9 +19,9 @@ from filelock import FileLock
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
 from optuna.storages import RetryHeartbeatStaleTrialCallback
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from transformer_pl.plan.plan import CostEstimate, PlannedTrial, estimate_costs, plan_trial
+from transformer_pl.plan.plan import CostEstimate, estimate_costs
 from transformer_pl.plan.queue import Ending, Remaining, TrialQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
@@ -29,7 +29,8 @@ from transformer_pl.search import study as studies
 from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import counted_trials, trial_name
 from transformer_pl.task import open_corpus
-from transformer_pl.trials.trial import Trial as TrialFolder
+from transformer_pl.trials.trial import METRICS, Trial
+from transformer_pl.trials.trial_of import trial_of
 
 RETRY_DRAW_S = 2.0  # wait before the study is asked again, after it had nothing to train
 MOST_HELD = 4  # drawn trials that wait for others; further draws would not know how these end
@@ -41,8 +42,8 @@ VALID_CONFIG = "valid config"  # Optuna's constraint of a trial: 0 where its con
 class DrawnTrial:
     """A trial that this process has drawn and not finished."""
 
+    drawn: optuna.Trial
     trial: Trial
-    planned: PlannedTrial
     reported: int = 0  # validations that Optuna knows
     metrics_bytes: int = 0  # size of metrics.jsonl when it was last read
 
@@ -69,18 +70,18 @@ class SearchQueue(TrialQueue):
         self._sampler_of = sampler_of
         self._open_corpus = cache(open_corpus)
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
-        self.draws: dict[str, DrawnTrial] = {}  # the trials that are being trained, by the name of their folder
+        self.draws: dict[str, DrawnTrial] = {}  # the trials that are being trained, by id
         self.held: list[DrawnTrial] = []  # trials that cannot start yet, because the same weights are being trained
-        self._folder = cache(partial(TrialFolder.at, runs))  # cached: its lock remembers the last heartbeat
+        self._folder = cache(partial(Trial.at, runs))  # cached: its lock remembers the last heartbeat
         self._lock = FileLock(runs / "search.lock")  # one process at a time draws trials or puts them back
         self._unlocked: dict[int, float] = {}  # by number of another process's trial: since when it has had no lock
         self._next_draw = -math.inf
         with self._lock:
-            for trial in counted_trials(study):
-                if trial.state == TrialState.FAIL:  # it failed in an earlier command
-                    studies.try_again(study, trial)
+            for drawn in counted_trials(study):
+                if drawn.state == TrialState.FAIL:  # it failed in an earlier command
+                    studies.try_again(study, drawn)
 
-    def next(self, taken: set[str]) -> PlannedTrial | None:
+    def next(self, taken: set[str]) -> Trial | None:
         if self._clock() < self._next_draw:
             return None
         self._retry_orphans()
@@ -88,17 +89,17 @@ class SearchQueue(TrialQueue):
             if not _has_to_wait(held, taken):
                 self.held.remove(held)
                 if self._needs_training(held):
-                    return held.planned
+                    return held.trial
         while len(self.held) < MOST_HELD and (draw := self._draw()):
             if _has_to_wait(draw, taken):
                 self.held.append(draw)
             elif self._needs_training(draw):
-                return draw.planned
+                return draw.trial
         self._next_draw = self._clock() + RETRY_DRAW_S
         return None
 
-    def hold(self, planned: PlannedTrial) -> None:
-        self.held.append(self.draws.pop(planned.trial.folder.name))
+    def hold(self, trial: Trial) -> None:
+        self.held.append(self.draws.pop(trial.id))
 
     def waits(self) -> str | None:
         with self._lock:
@@ -106,43 +107,42 @@ class SearchQueue(TrialQueue):
                 return f"waiting for {counted(waiting, 'trial')} of other processes"
             return "drawing trials that were put back" if self._has_more() else None
 
-    def watch(self, planned: PlannedTrial) -> bool:
+    def watch(self, trial: Trial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
-        draw, file = self.draws[planned.trial.folder.name], planned.trial.folder / "metrics.jsonl"
+        draw, file = self.draws[trial.id], trial.folder / METRICS
         size = file.stat().st_size if file.exists() else 0
         if len(self.search.goals) > 1 or size == draw.metrics_bytes:
             return False
         (metric,), draw.metrics_bytes = self.search.goals, size
-        values = [line[metric] for line in planned.trial.metrics() if metric in line and line.get("kind") != "final"]
+        values = [line[metric] for line in trial.metrics() if metric in line and line.get("kind") != "final"]
         new = values[draw.reported :]
         with suppress(UpdateFinishedTrialError):  # another process may have taken it over
             for value in new:
                 draw.reported += 1
-                draw.trial.report(value, draw.reported)
-            return bool(new) and studies.BASE not in draw.trial.user_attrs and draw.trial.should_prune()
+                draw.drawn.report(value, draw.reported)
+            return bool(new) and studies.BASE not in draw.drawn.user_attrs and draw.drawn.should_prune()
         return False
 
-    def ended(self, planned: PlannedTrial, ending: Ending) -> None:
-        trial = self.draws.pop(planned.trial.folder.name).trial
-        result = planned.trial.result()
+    def ended(self, trial: Trial, ending: Ending) -> None:
+        drawn, result = self.draws.pop(trial.id).drawn, trial.result()
         known = result.metrics | {key: getattr(result, key) for key in COST_METRICS} if result else {}
         values = [known.get(goal) for goal in self.search.goals]
         if ending == "pruned":
-            planned.trial.drop_checkpoints()
-            planned.trial.set_status("pruned")
-            self._report(trial, state=TrialState.PRUNED)
+            trial.drop_checkpoints()
+            trial.set_status("pruned")
+            self._report(drawn, state=TrialState.PRUNED)
         elif ending == "diverged":
             worst = [math.inf if direction == "minimize" else -math.inf for direction in self.search.goals.values()]
-            self._report(trial, worst, **{studies.DIVERGED: planned.trial.diverged_at()})
+            self._report(drawn, worst, **{studies.DIVERGED: trial.diverged_at()})
         elif ending == "failed" or None in values:
-            self._report(trial, state=TrialState.FAIL)
+            self._report(drawn, state=TrialState.FAIL)
         else:
-            self._report(trial, values)
+            self._report(drawn, values)
 
     def stopped(self) -> None:
         """Put back all trials of this process: whoever draws next resumes them from their checkpoints."""
         for draw in self._own_draws():
-            self._put_back(draw.trial, studies.try_again)
+            self._put_back(draw.drawn, studies.try_again)
         self.draws, self.held = {}, []
 
     def remaining(self) -> Remaining:
@@ -160,30 +160,24 @@ class SearchQueue(TrialQueue):
 
         An invalid config is reported to Optuna as infeasible, and another one is drawn.
         """
-        while trial := self._ask():
+        while drawn := self._ask():
             try:
-                config, keys = self.search.config(trial.params)
-                planned = plan_trial(
-                    trial.number,
-                    self.search.row_name(config),
-                    config,
-                    keys,
-                    self.search.scale,
-                    self.runs,
-                    self._open_corpus(config.data),
-                )
-                planned = planned._replace(name=trial_name(self._frozen(trial)))
+                config, keys = self.search.config(drawn.params)
+                corpus, row = self._open_corpus(config.data), self.search.row_name(config)
+                number, scale = drawn.number, self.search.scale
+                trial = trial_of(config, corpus, self.runs, row, scale=scale, keys=keys, place=number)
+                trial.name = trial_name(self._frozen(drawn))
             except InputError as error:
-                trial.set_constraint(VALID_CONFIG, 1.0)
-                self._report(trial, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
+                drawn.set_constraint(VALID_CONFIG, 1.0)
+                self._report(drawn, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
                 continue
-            trial.set_constraint(VALID_CONFIG, 0.0)
-            trial.set_user_attr(studies.FOLDER, planned.trial.folder.name)
-            self.estimates |= estimate_costs([planned], [])
-            return DrawnTrial(trial, planned)
+            drawn.set_constraint(VALID_CONFIG, 0.0)
+            drawn.set_user_attr(studies.FOLDER, trial.folder.name)
+            self.estimates |= estimate_costs([trial], [])
+            return DrawnTrial(drawn, trial)
         return None
 
-    def _ask(self) -> Trial | None:
+    def _ask(self) -> optuna.Trial | None:
         """Draw a trial from the study, or return None if no more may be drawn.
 
         The lock keeps processes that draw at the same time from exceeding `run_cap`.
@@ -201,22 +195,24 @@ class SearchQueue(TrialQueue):
 
     def _needs_training(self, draw: DrawnTrial) -> bool:
         """Whether a trial is to be trained. If not, the study is told how it ended before."""
-        trial, folder = draw.planned.trial, draw.planned.trial.folder.name
-        if any(pruned.user_attrs.get(studies.FOLDER) == folder for pruned in self._trials(TrialState.PRUNED)):
-            self._report(draw.trial, state=TrialState.PRUNED)
+        trial, pruned = draw.trial, self._trials(TrialState.PRUNED)
+        if any(other.user_attrs.get(studies.FOLDER) == trial.folder.name for other in pruned):
+            self._report(draw.drawn, state=TrialState.PRUNED)
             return False
-        self.draws[folder] = draw
+        self.draws[trial.id] = draw
         if trial.needs_training():
             return True
-        self.ended(draw.planned, "done" if trial.result() else "diverged")
+        self.ended(trial, "done" if trial.result() else "diverged")
         return False
 
-    def _report(self, trial: Trial | FrozenTrial, values: Any = None, state: Any = None, **attributes: Any) -> bool:
+    def _report(
+        self, drawn: optuna.Trial | FrozenTrial, values: Any = None, state: Any = None, **attributes: Any
+    ) -> bool:
         """Report how a trial has ended. False: another process has done so."""
         try:
             for name, value in attributes.items():
-                trial.set_user_attr(name, value)
-            self.study.tell(trial.number, values, state)
+                drawn.set_user_attr(name, value)
+            self.study.tell(drawn.number, values, state)
         except (ValueError, UpdateFinishedTrialError):
             return False
         return True
@@ -224,38 +220,37 @@ class SearchQueue(TrialQueue):
     def _trials(self, state: TrialState) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(state,))
 
-    def _frozen(self, trial: Trial | FrozenTrial) -> FrozenTrial:
+    def _frozen(self, drawn: optuna.Trial | FrozenTrial) -> FrozenTrial:
         """The trial as the study has it now."""
-        return self.study.get_trials(deepcopy=False)[trial.number]
+        return self.study.get_trials(deepcopy=False)[drawn.number]
 
     def _own_draws(self) -> list[DrawnTrial]:
         return [*self.draws.values(), *self.held]
 
     def _trials_of_others(self) -> list[FrozenTrial]:
-        own = {draw.trial.number for draw in self._own_draws()}
-        return [trial for trial in self._trials(TrialState.RUNNING) if trial.number not in own]
+        own = {draw.drawn.number for draw in self._own_draws()}
+        return [drawn for drawn in self._trials(TrialState.RUNNING) if drawn.number not in own]
 
     def _retry_orphans(self) -> None:
         """Enqueue once more the trials of dead processes: those whose folders had no lock for UNLOCKED_S."""
         now = self._clock()
-        for trial in self._trials_of_others():
-            folder = trial.user_attrs.get(studies.FOLDER)
+        for drawn in self._trials_of_others():
+            folder = drawn.user_attrs.get(studies.FOLDER)
             if folder and self._folder(folder).lock.is_held():
-                self._unlocked.pop(trial.number, None)
-                continue
-            if now > self._unlocked.setdefault(trial.number, now) + UNLOCKED_S:
-                self._put_back(trial, studies.try_once_more)
+                self._unlocked.pop(drawn.number, None)
+            elif now > self._unlocked.setdefault(drawn.number, now) + UNLOCKED_S:
+                self._put_back(drawn, studies.try_once_more)
 
-    def _put_back(self, trial: Trial | FrozenTrial, enqueue: RetryHeartbeatStaleTrialCallback) -> None:
+    def _put_back(self, drawn: optuna.Trial | FrozenTrial, enqueue: RetryHeartbeatStaleTrialCallback) -> None:
         """Enqueue a running trial once more.
 
         Without the lock, another process could see the trial as failed in between, find nothing left, and end.
         """
         with self._lock:
-            if self._report(trial, state=TrialState.FAIL):
-                enqueue(self.study, self._frozen(trial))
+            if self._report(drawn, state=TrialState.FAIL):
+                enqueue(self.study, self._frozen(drawn))
 
 
 def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:
     """Whether the same weights are being trained, here (`taken`) or by another command."""
-    return draw.planned.identity.weights in taken or draw.planned.trial.lock.is_held()
+    return draw.trial.identity.weights in taken or draw.trial.lock.is_held()

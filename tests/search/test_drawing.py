@@ -12,17 +12,10 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
-from transformer_pl.search.queue import UNLOCKED_S
+from transformer_pl.search.drawing import UNLOCKED_S
 from transformer_pl.search.results import SearchResults
-from transformer_pl.search.study import (
-    SAMPLERS,
-    construct,
-    counted_trials,
-    create_study,
-    find_study,
-    pruner,
-    shown_number,
-)
+from transformer_pl.search.samplers import SAMPLERS, construct, pruner
+from transformer_pl.search.study import counted_trials, create_study, find_study, shown_number
 
 SECRET = "s3cret"
 
@@ -51,8 +44,8 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
         if ending == "done":
             finish(queue, planned, **{"val/bleu": 1.0})
         else:
-            planned.trial.make()
-            planned.trial.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
+            planned.make()
+            planned.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
             queue.ended(planned, ending)
         assert (queue.ended_count(), queue.remaining().trials) == (index + 1, 5 - (index + 1))
     queue.next(set())
@@ -75,7 +68,7 @@ def test_a_repeated_draw_has_the_same_outcome_and_counts(tmp_path):
         if planned.config.model.h == 8:
             finish(queue, planned)
         else:
-            planned.trial.make()
+            planned.make()
             queue.ended(planned, "pruned")
     assert trained == 2 and queue.waits() is None
     outcomes = [(trial.params["model.h"], trial.state, trial.value) for trial in counted_trials(queue.study)]
@@ -105,7 +98,7 @@ def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
     again = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
     for before in drawn:
         planned = again.next(set())
-        assert (planned.name, planned.trial.folder) == (before.name, before.trial.folder)
+        assert (planned.name, planned.folder) == (before.name, before.trial.folder)
         finish(again, planned)
     assert again.next(set()) is None and len(counted_trials(again.study)) == 2
 
@@ -116,15 +109,15 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock, url)
     keys = {"clock": clock, "space": DROPOUT, "run_cap": 1, "url": url and url.format(tmp_path)}
     dead, queue = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
     base = dead.next(set())
-    base.trial.folder.mkdir(parents=True)
-    with base.trial.lock.hold():
+    base.folder.mkdir(parents=True)
+    with base.lock.hold():
         for _ in range(3):
             assert queue.next(set()) is None and queue.waits() is not None
             clock.now += UNLOCKED_S + 1
     assert queue.next(set()) is None
     clock.now += UNLOCKED_S + 1
     again = queue.next(set())
-    assert again.trial.folder == base.trial.folder and again.name == base.name
+    assert again.folder == base.folder and again.name == base.name
     third = queue_of(tmp_path, **keys)
     assert third.next(set()) is None
     clock.now += UNLOCKED_S + 1
@@ -132,7 +125,7 @@ def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock, url)
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
     queue.ended(again, "done")  # it had been alive, and changes nothing
     assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
-    assert queue_of(tmp_path, **keys).next(set()).trial.folder == base.trial.folder
+    assert queue_of(tmp_path, **keys).next(set()).folder == base.folder
 
 
 def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):
@@ -141,14 +134,14 @@ def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_pat
     other = queue_of(tmp_path / "other", clock, space=DROPOUT)
     other.runs = queue.runs
     base = other.next(set())
-    base.trial.make()
-    with base.trial.lock.hold():
+    base.make()
+    with base.lock.hold():
         second = queue.next(set())
-        assert second.trial.folder != base.trial.folder
-        assert [draw.planned.trial.folder for draw in queue.held] == [base.trial.folder]
+        assert second.folder != base.folder
+        assert [draw.planned.folder for draw in queue.held] == [base.folder]
     finish(other, base)
     third = queue.next(set())
-    assert len({one.trial.folder for one in (base, second, third)}) == 3 and not queue.held
+    assert len({one.folder for one in (base, second, third)}) == 3 and not queue.held
     assert queue.study.get_trials()[0].value == 2.0
 
 
@@ -173,16 +166,16 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
     queue = queue_of(tmp_path, space=DROPOUT, run_cap=4, early_terminate=early)
     queue.study.pruner = pruner(queue.search, words)
     while planned := queue.next(set()):
-        value = 10.0 + planned.row  # the trial's number
-        planned.trial.folder.mkdir(parents=True)
-        (planned.trial.folder / "metrics.jsonl").write_text(f'{{"step": 2, "val/ppl": {value}}}\n')
+        value = 10.0 + planned.place  # the trial's number
+        planned.folder.mkdir(parents=True)
+        (planned.folder / "metrics.jsonl").write_text(f'{{"step": 2, "val/ppl": {value}}}\n')
         if queue.watch(planned):
             queue.ended(planned, "pruned")
         else:
-            with (planned.trial.folder / "metrics.jsonl").open("a") as file:
+            with (planned.folder / "metrics.jsonl").open("a") as file:
                 file.write(f'{{"step": 20, "kind": "final", "val/ppl": {value + 99}, "val/bleu": 1.0}}\n')
             assert not queue.watch(planned)
-            planned.trial.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+            planned.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
             queue.ended(planned, "done")
     trials = counted_trials(queue.study)
     assert "".join(trial.state.name[0] for trial in trials) == expected

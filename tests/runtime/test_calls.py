@@ -9,7 +9,7 @@ import pytest
 from helpers import ROOT, descendants, little_text, processes, wait_for, write_sweep
 from tiny_trials import TINY
 
-from transformer_pl.runtime.fresh import fresh
+from transformer_pl.runtime.calls import call_in_new_interpreter
 from transformer_pl.trials.trial import Trial
 
 
@@ -30,7 +30,7 @@ finally:
 
 
 def test_a_result_may_be_larger_than_a_pipe():
-    assert fresh(long, 10**7) == "a" * 10**7
+    assert call_in_new_interpreter(long, 10**7) == "a" * 10**7
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
