@@ -1,6 +1,7 @@
 """Fixtures that several tests share. No test uses a network or an account."""
 
 import fcntl
+import gc
 import hashlib
 import os
 import pickle
@@ -33,6 +34,11 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     if order := config.option.order:
         items.sort(key=lambda item: hashlib.sha256(f"{order} {item.nodeid.partition('::')[0]}".encode()).digest())
+
+
+def pytest_collection_finish(session):
+    gc.collect()
+    gc.freeze()  # what was imported is not searched for garbage again
 
 
 class NotRun:
@@ -94,6 +100,15 @@ def smoke(tmp_path_factory):
         if not completed.exists():
             completed.write_bytes(pickle.dumps(command("sweep", "sweeps/smoke.yaml", "--runs", runs)))
     return runs, pickle.loads(completed.read_bytes())
+
+
+@pytest.fixture
+def unrehearsed():
+    """Parts of the trials that this process trains are taken as they are."""
+    from tiny_trials import unrehearsed  # which imports Lightning
+
+    with unrehearsed():
+        yield
 
 
 @pytest.fixture

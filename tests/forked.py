@@ -4,6 +4,7 @@ They are real processes, with signals, files and exit codes of their own; a swee
 """
 
 import fcntl
+import gc
 import multiprocessing
 import os
 import runpy
@@ -12,14 +13,16 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from helpers import ROOT
 
 from transformer_pl.runtime import children
+from transformer_pl.runtime.errors import InputError
 
+Result = TypeVar("Result")
 COMMANDS = ("sweep.__main__", "sweep.search", "report.__main__", "report.sweeps", "translate")
 children.IMPORTED += [*(f"transformer_pl.{name}" for name in COMMANDS), "preloaded"]
 
@@ -91,7 +94,43 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
         return subprocess.CompletedProcess([name, *argv], process.returncode or 0, out.read(), err.read())
 
 
+def call(function: Callable[..., Result], *arguments: Any) -> Result:
+    """What `transformer_pl.runtime.calls.call_in_new_interpreter` does, without the seconds of its imports."""
+    receiver, sender = children.context().Pipe(duplex=False)
+    paths = [f"/proc/{os.getpid()}/fd/{number}" for number in (1, 2)]
+    process = children.context().Process(target=_answer, args=(sender, dict(os.environ), paths, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        result, messages = receiver.recv()
+    finally:
+        process.join(300)
+    if messages:
+        raise InputError(*messages)
+    return result
+
+
+def _answer(sender: Any, environment: Mapping[str, str], paths: list[str], function: Any, arguments: Any) -> None:
+    _begin(environment, paths)
+    try:
+        sender.send((function(*arguments), ()))
+    except InputError as error:
+        sender.send((None, error.messages))
+
+
 def _run(module: str, argv: list[str], environment: Mapping[str, str], paths: list[str], is_terminal: bool) -> None:
+    _begin(environment, paths, is_terminal)
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    sys.argv[1:] = argv
+    for name in {module, f"{module}.__main__"} & set(children.IMPORTED):
+        sys.modules.pop(name)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _begin(environment: Mapping[str, str], paths: list[str], is_terminal: bool = False) -> None:
+    """In a session of its own, with these outputs and this environment."""
+    gc.freeze()  # what the server has imported is not searched for garbage
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, children.TERMINAL_SIGNALS)  # which `children.start` has blocked
     for number, path in enumerate(paths, start=1):
@@ -105,10 +144,4 @@ def _run(module: str, argv: list[str], environment: Mapping[str, str], paths: li
         setattr(sys, stream, os.fdopen(mode, "w", buffering=1, closefd=False))  # as `python` opens them
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(ROOT)
-    sys.path[:0] = [str(ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
-    sys.argv[1:] = argv
-    for name in {module, f"{module}.__main__"} & set(children.IMPORTED):
-        sys.modules.pop(name)
     children.context = lambda: multiprocessing.get_context("fork")  # of this process, which has imported everything
-    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,7 +1,7 @@
 """The sweeps that ship and the components that they name, and which of them the tests of every day try."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,22 @@ def each(found: Mapping[str, Mapping[str, Any]]) -> pytest.MarkDecorator:
 DAILY = ("table3", "attention", "language_model", "search_regularisation")  # plain keys, components, a task, a search
 
 
+def marks_of(*paths: str) -> list[pytest.MarkDecorator]:
+    """The marks of a test of these files or folders, which seldom change: it is tried every day when they have."""
+    return [] if any(file.startswith(paths) for file in changed()) else [pytest.mark.slow]
+
+
+def seldom(*paths: str) -> Callable[[Callable], Callable]:
+    """A decorator for a test of these files or folders; see `marks_of`."""
+    return next(iter(marks_of(*paths)), lambda test: test)
+
+
+def marks_of_file(stem: str) -> list[pytest.MarkDecorator]:
+    """The marks of a test of a sweep file, by its name: every day a few are tried, and those that have changed."""
+    return [] if stem in DAILY or any(Path(file).stem == stem for file in changed()) else [pytest.mark.slow]
+
+
 def each_file(paths: list[Path]) -> pytest.MarkDecorator:
     """Try a test with the `path` of each sweep file, most of them in the slow tests alone."""
-    daily = {*DAILY, *(Path(file).stem for file in changed())}
-    marks = {path: [] if path.stem in daily else [pytest.mark.slow] for path in paths}
-    return pytest.mark.parametrize("path", [pytest.param(path, id=path.stem, marks=marks[path]) for path in paths])
+    parameters = [pytest.param(path, id=path.stem, marks=marks_of_file(path.stem)) for path in paths]
+    return pytest.mark.parametrize("path", parameters)

@@ -17,7 +17,7 @@ from transformer_pl.train import __main__ as train
 from transformer_pl.trials.trial_config import trial_config
 
 EXAMPLES = settings(
-    max_examples=10, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=6, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 LONGEST_MESSAGE = 2000  # characters
 

@@ -13,11 +13,18 @@ import torch
 from helpers import ROOT, SEARCHES, little_text
 from tiny_trials import TINY
 
+from transformer_pl import api
 from transformer_pl.api import load_trial, results, sweep, train
 from transformer_pl.runtime.errors import InputError
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "transformer_pl" / "API.md").read_text("utf-8"), re.M | re.S)
 CELLS = json.loads((ROOT / "tests" / "notebook.ipynb").read_text("utf-8"))["cells"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_fork(monkeypatch):
+    """In place of a new interpreter, which takes seconds, and is that of tests/runtime/test_calls.py."""
+    monkeypatch.setattr(api, "call_in_new_interpreter", forked.call)
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +206,7 @@ def test_the_page_works(workplace):
     assert names["weights"]["cross"].ndim == 4
 
 
+@pytest.mark.slow  # it imports both; tests/test_benchmarks.py compares the logits every day
 def test_the_export_of_the_page_translates_as_the_trial_does(workplace, trial, capsys):
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e '.[bench]'")
     pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed: pip install -e '.[bench]'")

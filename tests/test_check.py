@@ -112,6 +112,11 @@ def made(config, site):
 """
 
 
+SLOW = (
+    pytest.mark.slow
+)  # seconds; every day a loss and an optimizer are tried, as one that is found and one that is named
+
+
 @pytest.fixture
 def check(module):
     module(OWN)
@@ -159,7 +164,9 @@ def test_a_law_in_which_the_component_fails_hides_no_other(check, capsys):
 
 def test_frozen_weights_are_named_and_break_nothing(check, capsys):
     assert check("stranger.Frozen", "model.d_model=64", "model.d_ff=128") == 0
-    (line,) = re.findall("^holds +every_weight_gets_a_gradient.*$", capsys.readouterr().out, re.M)
+    printed = capsys.readouterr().out
+    assert printed.startswith("model.ffn = stranger.Frozen, at scale demo: ")
+    (line,) = re.findall("^holds +every_weight_gets_a_gradient.*$", printed, re.M)
     assert "encoder.0.ffn.W_1.weight" in line and "decoder.0.ffn.W_1.weight" in line
 
 
@@ -211,9 +218,11 @@ def test_an_attention_that_lacks_an_argument_is_one():
     [
         (["stranger.Loss"], "it_leaves_out_padding"),
         (["torch.optim.SGD", "momentum=0.9", "--slot", "optim.optimizer"], "it_changes_every_weight_by_its_gradient"),
-        (["copying_task.Copying", "data.vocab_size=275"], "its_score_is_that_of_the_sums"),
-        (["ablations.distillation.WordDistillation", "teacher=0123456789ab"], "it_is_a_sum_over_tokens"),
-        (["stranger.Watches"], "what_counts_changes_something"),
+        pytest.param(["copying_task.Copying", "data.vocab_size=275"], "its_score_is_that_of_the_sums", marks=SLOW),
+        pytest.param(
+            ["ablations.distillation.WordDistillation", "teacher=0123456789ab"], "it_is_a_sum_over_tokens", marks=SLOW
+        ),
+        pytest.param(["stranger.Watches"], "what_counts_changes_something", marks=SLOW),
     ],
     ids=str,
 )
@@ -254,8 +263,9 @@ def test_a_callback_that_ends_the_training_at_once_is_not_said_to_continue(check
     assert states(capsys.readouterr().out)["a_stopped_training_comes_to_the_same_end"] == "untested"
 
 
-def test_a_part_that_cannot_be_used_has_a_line(check, capsys):
-    assert check("stranger.Odd", "--slot", "ffn") == 2
+@pytest.mark.parametrize("slot", ["ffn", "model.ffn"])  # two names of a slot of the model
+def test_a_part_that_cannot_be_used_has_a_line(check, capsys, slot):
+    assert check("stranger.Odd", "--slot", slot) == 2
     assert re.search(r"^BROKEN +model\.ffn = stranger\.Odd", capsys.readouterr().out, re.M)
 
 
@@ -263,12 +273,6 @@ def test_a_part_of_the_project_is_not_said_to_be_checked(check, capsys):
     assert check(KEYS["optim.loss"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(f"optim.loss = {KEYS['optim.loss']}") and not states(printed)
-
-
-@pytest.mark.parametrize("slot", ["ffn", "model.ffn"])
-def test_a_slot_of_the_model_has_two_names(check, capsys, slot):
-    assert check("stranger.Frozen", "--slot", slot) == 0
-    assert capsys.readouterr().out.startswith("model.ffn = stranger.Frozen, at scale demo: ")
 
 
 @pytest.mark.parametrize(

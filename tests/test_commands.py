@@ -104,10 +104,10 @@ def test_the_console_command_becomes_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        ("sweep table3_B --plan >&-", 0),
+        pytest.param("sweep table3_B --plan >&-", 0, marks=pytest.mark.slow),
         ("sweep table3_B --plan >&- 2>&-", 0),
         ("sweep table3_B --plan 2>&1 | true", 1),
-        ("sweep nosuch | true", 2),
+        pytest.param("sweep nosuch | true", 2, marks=pytest.mark.slow),
         ("sweep nosuch 2>&1 | true", 2),
     ],
 )

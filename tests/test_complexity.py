@@ -53,6 +53,7 @@ def test_growth_finds_the_exponent_behind_the_times(exponent):
     assert growth({n: 1.0 for n in LENGTHS if n <= 1024}) is None
 
 
+@pytest.mark.slow  # a new interpreter imports torch
 def test_a_length_too_large_for_memory_is_left_out():
     """In a process of its own, which may use 8 GiB."""
     program = (

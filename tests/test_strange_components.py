@@ -60,7 +60,7 @@ def run(folder, strange, name, *words):
     return forked.command(name, *words, PYTHONPATH=path, STRANGE=strange, WANDB_MODE="disabled")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["import", pytest.param("constructor", marks=pytest.mark.slow), "forward"])
 def test_what_a_component_prints_is_no_part_of_what_is_for_programs(folder, place):
     for words in (["report", folder / "grid.yaml", "--format", "json"], commands(folder)["translate"]):
         quiet, noisy = run(folder, "", *words), run(folder, place, *words)
@@ -72,7 +72,7 @@ def test_what_a_component_prints_is_no_part_of_what_is_for_programs(folder, plac
 
 
 EXITS = [f"{place} {way}" for place in PLACES for way in ("sys.exit", "os._exit")]
-SLOW = [pytest.param(strange, marks=pytest.mark.slow) for strange in EXITS if "import" not in strange]
+SLOW = {strange: pytest.param(strange, marks=pytest.mark.slow) for strange in EXITS}
 
 
 def commands(folder):
@@ -90,20 +90,24 @@ def is_told(done):
     return done.returncode == 2 and last.startswith("error: ") and "strange.py, line" in last and len(last) < 1000
 
 
-@pytest.mark.parametrize("strange", [strange for strange in EXITS if "import" in strange])
+@pytest.mark.parametrize("strange", ["import os._exit", SLOW["import sys.exit"]])
 def test_an_import_that_exits_ends_a_command_with_a_message(folder, strange):
     for name, words in commands(folder).items():
         done = run(folder, strange, *words)
         assert is_told(done), (name, done)
 
 
-@pytest.mark.parametrize("strange", [strange for strange in EXITS if "import" not in strange])
+@pytest.mark.parametrize(
+    "strange",
+    ["constructor sys.exit", "forward os._exit", SLOW["constructor os._exit"], SLOW["forward sys.exit"]],
+)
 def test_a_component_that_exits_ends_a_translation_with_a_message(folder, strange):
     done = run(folder, strange, *commands(folder)["translate"])
     assert is_told(done), done
 
 
-@pytest.mark.parametrize("strange", SLOW)
+@pytest.mark.slow
+@pytest.mark.parametrize("strange", [strange for strange in EXITS if "import" not in strange])
 def test_a_component_that_exits_ends_a_command_that_checks_it_with_a_message(folder, strange):
     """In a process of its own, as its user runs it: what the checks start is another one."""
     for name in ("sweep", "train", "check"):

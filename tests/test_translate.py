@@ -1,6 +1,7 @@
 """Translating with a trained trial, as a user does."""
 
 import codecs
+import io
 import os
 import pty
 import shutil
@@ -8,10 +9,12 @@ import subprocess
 import sys
 
 import pytest
+import tiny_trials
 from forked import command
 from helpers import ROOT
 
 from transformer_pl.data.prepared import Prepared
+from transformer_pl.translate import main
 from transformer_pl.trials.trial import Trial
 
 
@@ -26,19 +29,20 @@ def trial(smoke):
     return Trial(folder)
 
 
-def test_a_pipe_gives_what_the_trial_gave(smoke, trial, tmp_path):
+def test_a_pipe_gives_what_the_trial_gave(smoke, trial, tmp_path, monkeypatch):
     """The first validation sentences, blank lines between; the same by name, by id, and by folder."""
     runs, _ = smoke
     source, _ = Prepared(runs / "data" / trial.data()).text("val")
     expected = (trial.folder / "hyp.val.txt").read_text().splitlines()[:5]
     lines = [line for sentence in source[:5] for line in (sentence, "")]
-    completed = printed("smoke/h=4/s1", "--runs", runs, text="\n".join(lines) + "\n")
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.splitlines() == [line for sentence in expected for line in (sentence, "")]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{line}\n" for line in lines).encode())))
+    code, out, err = tiny_trials.ended(main, "smoke/h=4/s1", "--runs", runs)
+    assert code == 0, err
+    assert out.splitlines() == [line for sentence in expected for line in (sentence, "")]
     (tmp_path / "in.txt").write_text("\n".join(source[:5]))
     for name in (trial.folder.name[-12:], trial.folder):
         assert command("translate", name, tmp_path / "in.txt", "--runs", runs).stdout.splitlines() == expected
-    assert all(word in completed.stderr for word in ("20 steps", "en to de", "synthetic, scale demo", "cpu"))
+    assert all(word in err for word in ("20 steps", "en to de", "synthetic, scale demo", "cpu"))
 
 
 @pytest.mark.slow
@@ -85,8 +89,8 @@ def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, tr
     shutil.copytree(trial.folder, copy, ignore=shutil.ignore_patterns(missing, "wandb"))
     if missing != "data":
         (tmp_path / "data").symlink_to(smoke[0] / "data")
-    completed = command("translate", copy)
-    assert completed.returncode == 2 and not completed.stdout and missing in completed.stderr
+    code, out, err = tiny_trials.ended(main, copy)
+    assert code == 2 and not out and missing in err
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,5 @@ def test_a_trial_without_its_weights_or_its_text_names_what_is_missing(smoke, tr
     ],
 )
 def test_wrong_input_is_reported(smoke, argv, law):
-    completed = command("translate", *argv, "--runs", smoke[0])
-    assert completed.returncode == 2 and law in completed.stderr and "Traceback" not in completed.stderr
-    assert not completed.stdout
+    code, out, err = tiny_trials.ended(main, *argv, "--runs", smoke[0])
+    assert code == 2 and not out and law in err and "Traceback" not in err

@@ -14,8 +14,10 @@ import pytest
 import torch
 from helpers import little_text
 
+from transformer_pl.laws.checks import Checks
 from transformer_pl.runtime import errors, signals
 from transformer_pl.runtime.command_line import run_command
+from transformer_pl.train import run as train_command
 from transformer_pl.train.__main__ import main
 from transformer_pl.trials.trial import Trial
 
@@ -47,6 +49,13 @@ def in_a_command() -> Iterator[None]:
             torch.set_num_threads(threads)
             for signum, handler in handlers.items():
                 signal.signal(signum, handler)
+
+
+@contextmanager
+def unrehearsed() -> Iterator[None]:
+    """Parts of a trial are taken as they are: to check and rehearse them, which tests/laws tests, takes seconds."""
+    with mock.patch.object(train_command, "check_all", lambda configs, runs, **options: [Checks() for _ in configs]):
+        yield
 
 
 def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:

@@ -48,8 +48,8 @@ def main(argv: list[str]) -> int:
     where = f"{slot} = {options.component}, at scale {options.scale}{inferred}"
     with tempfile.TemporaryDirectory() as runs:  # earlier results do not count: the part is tried now
         (checks,) = checks_of([config], Path(runs), teachers=False)
-    unsaid = [] if any(one.is_broken for one in checks.found) else [f"BROKEN    {line}" for line in checks.mistakes]
-    held = sum(one.state == "holds" for one in checks.found)
+    unsaid = [] if any(found.is_broken for found in checks.found) else [f"BROKEN    {line}" for line in checks.mistakes]
+    held = sum(found.state == "holds" for found in checks.found)
     nothing = "nothing to check, as this is in transformer_pl or the default"
     told = f"{held} of {len(checks.found)} laws hold" if checks.found else "it fails" if unsaid else nothing
     print(plain("\n".join([f"{where}: {told}", *map(str, checks.found), *unsaid])))

@@ -248,6 +248,7 @@ def test_a_mistake_is_one_message_that_names_its_key(module, keys, begins):
 # Through the commands
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_a_trial_is_trained_scored_and_translates_as_text(text, tmp_path):
     keys = {"data.tokenizer": BYTES, "data.vocab_size": 260, "data.batch_tokens": 512}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)

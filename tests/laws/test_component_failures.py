@@ -83,6 +83,7 @@ class Raises(FeedForward):
 """
 
 
+@pytest.mark.usefixtures("unrehearsed")
 @pytest.mark.parametrize(
     ("when", "how", "keys"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 import small_models
-from shipped_components import components, each
+from shipped_components import components, each, marks_of
 
 from transformer_pl.config import Sizes, custom_components
 from transformer_pl.laws import components as of_components
@@ -29,10 +29,13 @@ def test_every_shipped_component_keeps_every_law(keys):
     assert {name for name in LAWS if LAWS[name](small_model(config)).state == "BROKEN"} == exempted
 
 
+OF_LAWS = marks_of("transformer_pl/laws/components.py", "transformer_pl/model/")
 OF_A_SOURCE = ("TaskVector", "UntiedEmbedding", "UntiedSource")  # with weights that a decoder alone does not read
 
 
-@each(SHIPPED)
+@pytest.mark.parametrize(
+    "keys", [pytest.param(keys, id=name, marks=OF_LAWS if keys else []) for name, keys in SHIPPED.items()]
+)
 def test_every_shipped_component_keeps_the_laws_in_a_decoder_alone(keys):
     """Or is refused by the weight that is never used."""
     config = small_models.small(keys | {"model.N_encoder": 0})

@@ -7,9 +7,7 @@ import torch
 
 from transformer_pl.config import Site, sizes
 from transformer_pl.config.levels import Level, resolve
-from transformer_pl.laws.checks import Checks
 from transformer_pl.model import Transformer
-from transformer_pl.train import __main__ as train_command
 
 SMALL = small_models.SMALL | {"model.N": 3}
 
@@ -17,12 +15,6 @@ SMALL = small_models.SMALL | {"model.N": 3}
 def built(**keys):
     config = resolve([Level("test", SMALL | {f"model.{key}": value for key, value in keys.items()})])
     return Transformer(sizes(config.model, 40))
-
-
-@pytest.fixture
-def unrehearsed(monkeypatch):
-    """What is plugged in is not rehearsed, which laws/test_rehearsal.py tests, and which takes seconds."""
-    monkeypatch.setattr(train_command, "check_all", lambda configs, runs, **options: [Checks() for _ in configs])
 
 
 NOTES = """
@@ -69,9 +61,7 @@ class Twice(torch.optim.SGD):
     ],
     ids=str,
 )
-def test_a_component_is_told_each_step_once_and_its_own_last_one_for_evaluation(
-    module, tmp_path, unrehearsed, keys, steps
-):
+def test_a_component_is_told_each_step_once_and_its_own_last_one_for_evaluation(module, tmp_path, keys, steps):
     """Whatever the parts of a batch are, and how many gradients an optimizer asks for; also of what ended early."""
     log = tmp_path / "steps"
     module(TWICE, "strange")
@@ -96,6 +86,7 @@ class Pulling(FeedForward):
 """
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_auxiliary_losses_are_trained_on_and_logged_but_no_part_of_the_validation(module, tmp_path):
     """The pull of a bias to 0 is the only loss that a great weight leaves; it is the mean over micro-batches."""
     module(AUXILIARY)

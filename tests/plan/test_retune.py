@@ -5,11 +5,14 @@ import math
 import pytest
 from forked import command
 from helpers import a_result, shared_text, write_sweep
+from tiny_trials import ended
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import REACH, plan_retuning
 from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.trials.runs_folder import finished_trials
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
@@ -92,11 +95,9 @@ def test_a_larger_budget_has_the_same_tries_and_more(sweep_file):
 def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_file, tmp_path):
     runs = tmp_path / "runs"
     words = [sweep_file, "--runs", runs, "--retune", "optim.lr_scale", "--budget", 2, "--seeds", 2]
-    planned = command("sweep", *words, "--plan")
-    assert planned.returncode == 0
+    assert ended(sweep.main, *words, "--plan")[0] == 0
     runs.mkdir()
-    early = command("report", *words)
-    assert early.returncode == 2
+    assert ended(report.main, *words)[0] == 2
     completed = command("sweep", *words, WANDB_MODE="disabled")
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
@@ -110,14 +111,14 @@ def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_f
         assert {rate for row, rate, seed in results if row == h and seed == 2} == {best[h]}
     assert len(results) == 2 * (2 + 1)
 
-    shown = command("report", *words, "--format", "md").stdout
+    _, shown, _ = ended(report.main, *words, "--format", "md")
     assert "2 points of optim.lr_scale" in shown and "seed 0" in shown
     (folder,) = (runs / "sweeps").iterdir()
     assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
     again = command("sweep", *words, WANDB_MODE="disabled")
     assert again.returncode == 0 and " 0 to train" in again.stdout
-    more = command("sweep", *words[:-1], 3, "--plan")
-    assert more.stdout.count(" 0 to train") == 1 and "2 trials to train" in more.stdout  # the tries are done
+    _, more, _ = ended(sweep.main, *words[:-1], 3, "--plan")
+    assert more.count(" 0 to train") == 1 and "2 trials to train" in more  # the tries are done
 
 
 def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):

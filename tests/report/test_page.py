@@ -10,6 +10,7 @@ import tiny_trials
 from forked import command
 from helpers import a_result, write_sweep
 from made_rows import measured_sentences, row, sampled, sweep_table, table
+from shipped_components import marks_of, seldom
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import leading_comment, read_sweep
@@ -19,6 +20,7 @@ from transformer_pl.table.html import page_columns, write_html
 from transformer_pl.table.rows import Printed, PrintedTable
 from transformer_pl.trials.runs_folder import finished_trials
 
+PAGE = ("transformer_pl/table/templates/", "transformer_pl/table/html.py", "transformer_pl/report/page.py")
 PAPER = PrintedTable("a paper", Printed("base", 25.8, 4.92))
 FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "PPL", "seeds"]  # columns that are always shown
 
@@ -114,6 +116,7 @@ def test_axe_finds_nothing(page):
     assert axe.Axe().run(page).response["violations"] == []
 
 
+@seldom(*PAGE)
 def test_pictures_of_attention_begin_at_one_height(report, browser):
     """Beside each other, also where the heads of two rows take more and less room."""
     page = browser.new_page(viewport={"width": 1400, "height": 800})
@@ -123,6 +126,7 @@ def test_pictures_of_attention_begin_at_one_height(report, browser):
         assert first["y"] == second["y"] and first["x"] < second["x"]
 
 
+@seldom(*PAGE)
 def test_pressing_a_heading_sorts_in_both_directions(page):
     page.check("#unfold")
     cells = "#results tbody td:nth-child({})"
@@ -141,6 +145,7 @@ def test_the_sentences_are_those_that_rows_translate_differently(page):
     assert tables
 
 
+@seldom(*PAGE)
 def test_choosing_an_attention_head_shows_it(page):
     which, head = page.locator(".which").first, page.locator(".head").first
     assert which.inner_text().startswith("base, encoder, layer 1, head 1: ")
@@ -156,6 +161,7 @@ def test_choosing_an_attention_head_shows_it(page):
     assert heat.locator("rect").count() > heat.locator("text").count() > 4 and head.locator("svg").count() == 2
 
 
+@seldom(*PAGE)
 def test_a_second_row_is_shown_beside_the_first(page):
     """From the beginning, with the same head, and on the same scale."""
     panels = page.locator(".panel")
@@ -193,7 +199,8 @@ def signed(module, tmp_path):
     module(SIGNED)
     runs, own = tmp_path / "runs", {"model.attention": "stranger.Signed"}
     tiny_trials.train(runs, {})
-    _, trial = tiny_trials.train(tmp_path / "others", own)
+    with tiny_trials.unrehearsed():
+        _, trial = tiny_trials.train(tmp_path / "others", own)
     trial.folder.rename(runs / "trials" / trial.folder.name)
     keys = tiny_trials.TINY | {"data.path": tmp_path / "text", "variant": ["model.attention=stranger.Signed", "base"]}
     sweep = read_sweep(write_sweep(tmp_path / "signed.yaml", keys))
@@ -201,6 +208,7 @@ def signed(module, tmp_path):
     return page_of(sweep, planned, tmp_path / "page")
 
 
+@seldom(*PAGE)
 def test_negative_weights_are_told_from_positive_ones_and_large_ones_are_scaled(signed, browser):
     page = browser.new_page()
     problems = watched(page)
@@ -245,7 +253,9 @@ def test_the_page_of_a_search_has_its_scores_before_its_settings():
     assert [one.column.name for one in page_columns(Table(columns))] == ["trial", "val/bleu", "h"]
 
 
-@pytest.mark.parametrize("width, in_sight", [(1400, FIRST), (390, ["row", "BLEU", "Δ BLEU"])])
+@pytest.mark.parametrize(
+    ("width", "in_sight"), [(1400, FIRST), pytest.param(390, ["row", "BLEU", "Δ BLEU"], marks=marks_of(*PAGE))]
+)
 def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, width, in_sight):
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.goto(table3_page)

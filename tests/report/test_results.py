@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from made_rows import sweep_table
 from scipy import stats
+from shipped_components import marks_of_file
 from tiny_trials import ended
 
 from transformer_pl.config import KEYS
@@ -45,47 +46,52 @@ def finished(tmp_path_factory):
     return finished_trials(runs)
 
 
-def is_of(result, config):
-    """Whether a trial is of this config, and has no further options. It may have other threads, and be compiled."""
-    without = ("trainer.threads", "trainer.compile")
-    keys = {key: value for key, value in config.flat().items() if key not in without}
-    trained = KEYS | result.config  # some keys are younger than the trial
-    options = {key for key in trained if key.count(".") == 2}
-    return keys.items() <= trained.items() and options <= keys.keys()
+def keys_of(keys):
+    """All keys and options of a config that is or was trained, but for threads and compiling, which may be others."""
+    settings = {key: value for key, value in (KEYS | keys).items() if key in KEYS or key.count(".") == 2}
+    return json.dumps(settings | dict.fromkeys(("trainer.threads", "trainer.compile")), sort_keys=True, default=str)
+
+
+@pytest.fixture(scope="module")
+def trials(finished):
+    """Those of the archives by `keys_of` their config. Some keys are younger than a trial."""
+    return {keys_of(result.config): trial for trial, result in finished}
 
 
 def tables():
-    """Of each table: its scale, its sweep file, its seeds, and its lines as the report prints them."""
+    """Of each table: its scale, its file, its seeds, and the lines that the report prints. None: as the file says."""
     for words, lines in itertools.groupby(SHIPPED, key=lambda line: line["sweep"]):
         file, *options = words.split()
         given = dict(zip(options[::2], options[1::2], strict=True))
-        scale = given.get("--scale") or read_sweep(ROOT / file, None, None).scale
-        yield scale, file, given.get("--seeds"), list(lines)
+        yield given.get("--scale"), file, given.get("--seeds"), list(lines)
 
 
-def shipped_grid(finished, tmp_path, scale, file, seeds):
+def shipped_grid(trials, tmp_path, scale, file, seeds):
     """A shipped sweep file with its archived trials."""
     sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
     planned = []
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
-            trials = [trial for trial, result in finished if is_of(result, config)]
-            (trial,) = trials or [Trial(tmp_path / "trials" / "not-trained")]
+            trial = trials.get(keys_of(config.flat()), Trial(tmp_path / "trials" / "not-trained"))
             planned.append(Trial(trial.folder, config, place=number))
     return Grid(sweep, planned)
 
 
-def shipped_table(finished, tmp_path, scale, file, seeds):
+def shipped_table(trials, tmp_path, scale, file, seeds):
     """The table of a shipped sweep file from its archived trials."""
-    grid = shipped_grid(finished, tmp_path, scale, file, seeds)
+    grid = shipped_grid(trials, tmp_path, scale, file, seeds)
     return sweep_table(grid, names=read_row_names(grid.sweep, ROOT / file, None))[0]
 
 
 @pytest.mark.parametrize(
-    ("scale", "file", "seeds", "printed"), [pytest.param(*one, id=f"{one[0]}: {one[1]}") for one in tables()]
+    ("scale", "file", "seeds", "printed"),
+    [
+        pytest.param(*one, id=f"{one[1]} {one[0] or ''}".strip(), marks=marks_of_file(Path(one[1]).stem))
+        for one in tables()
+    ],
 )
-def test_a_table_is_that_of_the_trials(finished, tmp_path, scale, file, seeds, printed):
-    columns = {column.name: column.cells for column in shipped_table(finished, tmp_path, scale, file, seeds).columns}
+def test_a_table_is_that_of_the_trials(trials, tmp_path, scale, file, seeds, printed):
+    columns = {column.name: column.cells for column in shipped_table(trials, tmp_path, scale, file, seeds).columns}
     names = [name for name in printed[0] if any(line[name] for line in printed) and name != "sweep"]
     assert "p" in names and {name: list(columns[name]) for name in names} == {
         name: [line[name] for line in printed] for name in names
@@ -111,11 +117,11 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
             assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
 
 
-def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
+def test_seeds_of_different_rows_are_no_pairs(trials, tmp_path):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
     for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "Multi30k")):
-        rows = sweep_rows(shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds), Translation.measure)
+        rows = sweep_rows(shipped_grid(trials, tmp_path, scale, "sweeps/table3.yaml", seeds), Translation.measure)
         by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
         between = by_row[np.triu_indices(len(rows), 1)].mean()
         assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
@@ -152,10 +158,10 @@ def test_what_demo_says_of_multi30k_is_written(finished):
 
 
 @pytest.mark.slow
-def test_every_table_compiles_as_latex(finished, tmp_path):
+def test_every_table_compiles_as_latex(trials, tmp_path):
     if not shutil.which("pdflatex"):
         pytest.skip("no pdflatex: apt-get install texlive-latex-base")
-    made = [shipped_table(finished, tmp_path, *place) for *place, _ in tables()]
+    made = [shipped_table(trials, tmp_path, *place) for *place, _ in tables()]
     text = "\n".join(rf"{table.latex()}\clearpage" for table in made)
     page = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{text}\end{{document}}"
     (tmp_path / "page.tex").write_text(page, encoding="utf-8")
@@ -164,19 +170,18 @@ def test_every_table_compiles_as_latex(finished, tmp_path):
     assert done.returncode == 0 and "Missing character" not in done.stdout, done.stdout[-2000:]
 
 
-def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
+def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(trials, tmp_path):
     folder = tmp_path / "sweeps" / "any"
     for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], "pair", folder)
+        notes = notes_of([shipped_grid(trials, tmp_path, "demo", f"sweeps/{file}.yaml", None)], "pair", folder)
         said = [note for note in notes if "All of these rows" in note]
         assert all(larger in note for note in said) and len(said) == bool(larger)
 
 
-def test_each_trial_is_of_a_table(finished):
+def test_each_trial_is_of_a_table(finished, trials):
     sweeps = [read_sweep(ROOT / file, scale, seeds and seeds.split(",")) for scale, file, seeds, _ in tables()]
-    configs = [config for sweep in sweeps for row in sweep.rows for config in row.configs]
-    for trial, result in finished:
-        assert any(is_of(result, config) for config in configs), trial.folder
+    of_tables = {keys_of(config.flat()) for sweep in sweeps for row in sweep.rows for config in row.configs}
+    assert trials.keys() <= of_tables and len(trials) == len(finished)
 
 
 def test_the_trials_keep_their_ids(finished):

@@ -33,7 +33,8 @@ def test_a_result_may_be_larger_than_a_pipe():
     assert call_in_new_interpreter(long, 10**7) == "a" * 10**7
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow  # 10 s each; every day test_children.py ends a parent of its child
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_a_sweep_ends_and_saves_when_the_script_that_has_called_it_is_killed(tmp_path, signum):
     """Also its trials."""
     runs, script = tmp_path / "runs", tmp_path / "script.py"

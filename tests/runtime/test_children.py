@@ -56,6 +56,7 @@ print(asked)
 """
 
 
+@pytest.mark.slow  # a new interpreter imports all
 def test_what_is_imported_for_children_asks_for_no_gpu():
     """CUDA does not survive a fork once something has asked for it."""
     asked = subprocess.run([sys.executable, "-c", IMPORTING], cwd=ROOT, capture_output=True, text=True, check=True)

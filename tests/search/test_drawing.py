@@ -6,18 +6,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from forked import command
 from helpers import a_result
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
+from shipped_components import marks_of
+from tiny_trials import ended
 
 from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
+from transformer_pl.report import __main__ as report
 from transformer_pl.search.drawing import UNLOCKED_S
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.samplers import SAMPLERS, construct, pruner
 from transformer_pl.search.study import counted_trials, create_study, find_study, shown_number
+from transformer_pl.sweep import __main__ as sweep
 
 SECRET = "s3cret"
+SAMPLED = marks_of("transformer_pl/search/samplers.py", "transformer_pl/search/drawing.py")
 
 
 @pytest.fixture
@@ -32,7 +36,10 @@ def trials_in(queue, state):
 ONE, TWO = [("val/ppl", "minimize")], [("val/bleu", "maximize"), ("flops", "minimize")]
 
 
-@pytest.mark.parametrize(("sampler", "goals"), [("tpe", ONE), ("tpe", TWO), ("gp", ONE), ("gp", TWO), ("cma-es", ONE)])
+SLOW = [pytest.param("gp", goals, marks=pytest.mark.slow) for goals in (ONE, TWO)]  # fits Gaussian processes
+
+
+@pytest.mark.parametrize(("sampler", "goals"), [("tpe", ONE), ("tpe", TWO), ("cma-es", ONE), *SLOW])
 def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path, goals, sampler):
     """Even if it is the cheapest. The next command tries a failed trial again, and not a diverged one."""
     keys = OPTUNA | {"metrics": [{"name": name, "goal": direction} for name, direction in goals]}
@@ -182,7 +189,10 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
     assert [trial.intermediate_values for trial in trials] == [{1: 10.0 + number} for number in range(4)]
 
 
-@pytest.mark.parametrize("name", ["tpe", "random", "qmc", "cma-es", "gp", "nsga-ii"])
+@pytest.mark.parametrize(
+    "name",
+    ["tpe", *(pytest.param(name, marks=SAMPLED) for name in ("random", "qmc", "cma-es", "gp", "nsga-ii"))],
+)
 def test_a_seeded_sampler_goes_on_after_a_restart(tmp_path, name):
     """No point is drawn again, and those of two processes are those of one."""
     words, keys = [name, "seed=1"], {"space": DROPOUT, "run_cap": 7}
@@ -235,9 +245,8 @@ def test_a_study_is_of_one_search(tmp_path):
     ],
 )
 def test_an_invalid_storage_is_refused_and_no_password_printed(tmp_path, url, shown):
-    for name in ("sweep", "report"):
+    for main in (sweep.main, report.main):
         (tmp_path / "runs").mkdir(exist_ok=True)
-        finished = command(name, search_file(tmp_path), "--runs", tmp_path / "runs", f"--storage={url}")
-        assert finished.returncode == 2 and shown in finished.stderr and "Traceback" not in finished.stderr
-        assert SECRET not in finished.stdout + finished.stderr
+        code, out, err = ended(main, search_file(tmp_path), "--runs", tmp_path / "runs", f"--storage={url}")
+        assert code == 2 and shown in err and "Traceback" not in err and SECRET not in out + err
     assert not (tmp_path / "runs" / "sweeps").exists()

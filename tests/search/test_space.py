@@ -1,13 +1,14 @@
 """How the file of a search is read."""
 
 import pytest
-from helpers import command
+from tiny_trials import ended
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.samplers import SAMPLERS, check_drawing, construct, pruner, sampler
 from transformer_pl.search.space import distribution
+from transformer_pl.sweep.__main__ import main
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial_of import trial_of
 
@@ -55,10 +56,9 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
     space |= {"seed": {"values": [1, 2]}}
     goal, early = {"name": "blue", "goal": "maximise"}, {"type": "envelope"}
     path = search_file(tmp_path, space=space, metric=goal, run_cap=0, early_terminate=early)
-    finished = command("sweep", path, "--runs", tmp_path / "runs")
-    assert finished.returncode == 2 and not (tmp_path / "runs").exists()
-    for mistake in ("model.hh", "mu", "blue", "run_cap = 0", "parameters.seed", "envelope"):
-        assert mistake in finished.stderr
+    code, _, err = ended(main, path, "--runs", tmp_path / "runs")
+    assert code == 2 and not (tmp_path / "runs").exists()
+    assert all(mistake in err for mistake in ("model.hh", "mu", "blue", "run_cap = 0", "parameters.seed", "envelope"))
 
 
 @pytest.mark.parametrize(

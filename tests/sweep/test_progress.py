@@ -187,7 +187,10 @@ def alive(leaders: list[int]) -> list[str]:
     return [process.command for process in processes() if process.session in leaders]
 
 
-@pytest.mark.parametrize("key", [b"\x03", None], ids=["Ctrl-C", "the terminal is closed"])
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(None, id="the terminal is closed", marks=pytest.mark.slow)],
+)
 def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows, key):
     argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]
     with terminal(two_rows, *argv) as (process, fd):

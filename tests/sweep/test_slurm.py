@@ -18,7 +18,7 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.options import read_options
-from transformer_pl.sweep.slurm import array_script, read_site
+from transformer_pl.sweep.slurm import read_site, script_of
 from transformer_pl.trials.trial import Trial
 
 SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
@@ -62,6 +62,13 @@ def test_the_time_of_a_plan_is_that_of_so_many_workers(tmp_path):
         assert workers in time.split()
 
 
+def test_a_sweep_with_looks_gets_as_many_workers_as_its_first_look_has_trials(tmp_path):
+    """And base's seeds of the next one: more would wait on nodes of their own."""
+    grid = shutil.copy(ROOT / "sweeps" / "table3_A.yaml", tmp_path)  # base and four rows
+    looks = ["--seeds", "1,2,3,4", "--looks", "2,4", "--base-seeds", "8"]
+    assert "#SBATCH --array=0-15\n" in sweep(Path(grid), tmp_path / "r", "--plan", *looks)  # 4 x 2 + 8
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -82,7 +89,7 @@ def test_the_time_of_a_plan_is_that_of_so_many_workers(tmp_path):
 def test_what_is_no_option_of_sbatch_is_refused(tmp_path, options, named):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(options))
     with pytest.raises(InputError, match=named):
-        array_script(tmp_path, read_site(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+        script_of(tmp_path, tmp_path / "slurm.yaml", 1, ["grid.yaml"])
 
 
 def test_a_folder_whose_name_has_several_lines_is_refused(tmp_path):
@@ -97,7 +104,7 @@ ODD = ["two  words", "it's", '"', "a # b", "\\", "\\'", "a\\nb", "$(touch r)", "
 @pytest.mark.parametrize("value", ODD)
 def test_every_option_is_one_line_of_the_script(tmp_path, value):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "gpus": 1, "exclusive": True}))
-    script = array_script(tmp_path / "a b" / "s@c d", read_site(tmp_path / "slurm.yaml"), 2, ["grid.yaml"])
+    script = script_of(tmp_path / "a b" / "s@c d", tmp_path / "slurm.yaml", 2, ["grid.yaml"])
     head, _, body = script.partition("\n\n")
     lines = head.splitlines()[1:]
     assert all(line.startswith("#SBATCH --") for line in lines) and value not in (body, *body.splitlines())
@@ -114,7 +121,7 @@ def test_a_flag_that_is_false_is_left_out_and_one_without_a_value_is_not(tmp_pat
 def test_sbatch_reads_every_value_as_it_was_written(cluster, tmp_path, value):
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump({"comment": value, "contiguous": True, "hold": None}))
     (tmp_path / "a b").mkdir()
-    script = array_script(tmp_path / "a b" / "s@c d", read_site(tmp_path / "slurm.yaml"), 1, ["grid.yaml"])
+    script = script_of(tmp_path / "a b" / "s@c d", tmp_path / "slurm.yaml", 1, ["grid.yaml"])
     (tmp_path / "array.sh").write_text(script)
     job = cluster.run("sbatch", "--parsable", str(tmp_path / "array.sh")).strip()
     shown = cluster.run("scontrol", "show", "job", job)
@@ -149,6 +156,21 @@ def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference):
     assert table(runs) == reference(grid)
     jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %T").splitlines()
     assert jobs.count("grid@demo COMPLETED") == 2, jobs
+
+
+@pytest.mark.slow
+def test_workers_wait_for_looks_and_one_whose_node_dies_changes_no_decision(cluster, tmp_path, reference):
+    """The test set is small, so that no row is decided; base has more seeds."""
+    keys = {"looks": "2 3", "base_seeds": 4}
+    grid, runs = small_grid(tmp_path / "grid", ("base", "model.h=4"), (1, 2, 3), **keys), tmp_path / "runs"
+    expected = reference(grid)
+    sweep(grid, runs, "--parallel", "2")
+    wait_for(lambda: list(runs.glob("trials/*/result.json")), 180)
+    cluster.kill_node("n1")
+    wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 300)
+    assert table(runs) == expected
+    both = [sorted(path.read_text() for path in (tmp_path / one).glob("sweeps/*/look_*")) for one in ("here", "runs")]
+    assert both[0] == both[1] and len(both[0]) == 2
 
 
 @pytest.mark.slow

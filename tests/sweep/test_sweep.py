@@ -15,10 +15,14 @@ import pytest
 import yaml
 from grids import small_grid
 from helpers import ROOT, command, read_back
+from tiny_trials import ended
 
+from transformer_pl.report import __main__ as report
+from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.trials.result import read_result
 from transformer_pl.trials.trial import Trial
 
+SMOKE = ROOT / "sweeps" / "smoke.yaml"
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.safetensors", "log.txt")
 FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl")
 
@@ -76,15 +80,16 @@ def test_what_is_tested_is_fixed_when_training_starts(smoke, tmp_path):
         "seeds": [1],
         "metric": ["val/bleu"],
     }
-    more = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--seeds", "1,2", "--format", "md")
-    assert "added seeds: 2" in more.stdout and "left out" not in more.stdout
+    _, more, _ = ended(report.main, SMOKE, "--runs", runs, "--seeds", "1,2", "--format", "md")
+    assert "added seeds: 2" in more and "left out" not in more
 
 
 def test_a_plan_says_which_difference_so_many_seeds_would_find(tmp_path):
     """More seeds find a smaller one. The seeds of base alone do not tell how those of other rows spread."""
 
     def plan(*options):
-        printed = forked.command("sweep", "sweeps/table3_A.yaml", "--plan", "--runs", tmp_path, *options).stdout
+        words = [ROOT / "sweeps" / "table3_A.yaml", "--plan", "--runs", tmp_path, *options]
+        _, printed, _ = ended(sweep.main, *words)
         return re.findall(r"a difference of ([\d.]+) BLEU", printed)
 
     ([few], [many]) = plan(), plan("--seeds", "1,2,3,4,5,6")
@@ -105,9 +110,9 @@ def test_the_same_command_trains_nothing_again(smoke):
 
 
 def test_a_plan_to_train_all_again_counts_the_time_of_all(smoke):
-    planned = forked.command("sweep", "sweeps/smoke.yaml", "--runs", smoke[0], "--rerun", "--plan")
-    (time,) = [line for line in planned.stdout.splitlines() if line.startswith("time: ")]
-    assert "4 to train" in planned.stdout and "0:00" not in time.split()
+    _, planned, _ = ended(sweep.main, SMOKE, "--runs", smoke[0], "--rerun", "--plan")
+    (time,) = [line for line in planned.splitlines() if line.startswith("time: ")]
+    assert "4 to train" in planned and "0:00" not in time.split()
 
 
 def test_report_prints_the_table_the_sweep_wrote(smoke):
@@ -122,23 +127,15 @@ def test_report_prints_the_table_the_sweep_wrote(smoke):
 def test_the_records_of_several_files_are_one_table(smoke, tmp_path, trials):
     runs, other = smoke[0], tmp_path / "other.yaml"
     other.write_text((ROOT / "sweeps" / "smoke.yaml").read_text().replace("name: smoke", "name: other"))
-    printed = {
-        form: [
-            forked.command("report", *files, "--runs", runs, "--format", form, *trials).stdout
-            for files in ([other], ["sweeps/smoke.yaml", other])
-        ]
-        for form in ("json", "csv")
-    }
-    alone, both = (json.loads(one)["rows"] for one in printed["json"])
+
+    def printed(form, *files):
+        return ended(report.main, *files, "--runs", runs, "--format", form, *trials)[1]
+
+    alone, both = (json.loads(printed("json", *files))["rows"] for files in ([other], [SMOKE, other]))
     assert len(both) == 2 * len(alone) == 2 * 4 and alone[0].items() <= both[4].items()
     tables = [next(iter(record.values())) for record in both]  # or sweeps
-    assert (
-        tables[:4] == [tables[0]] * 4
-        and "smoke" in tables[0]
-        and tables[4:] == [tables[4]] * 4
-        and "other" in tables[4]
-    )
-    assert len(list(csv.DictReader(printed["csv"][1].splitlines()))) == 2 * 4
+    assert tables == [tables[0]] * 4 + [tables[4]] * 4 and "smoke" in tables[0] and "other" in tables[4]
+    assert len(list(csv.DictReader(printed("csv", SMOKE, other).splitlines()))) == 2 * 4
 
 
 def test_the_offline_wandb_runs_hold_what_was_logged(smoke):
@@ -186,8 +183,8 @@ def test_a_sweep_ends_with_a_wandb_run_that_has_its_table_and_figures(smoke, tmp
 
 @pytest.mark.parametrize("file", ["table3_A", "search_size"])
 def test_a_report_without_trials_names_the_command_that_trains_them(tmp_path, file):
-    report = forked.command("report", f"sweeps/{file}.yaml", "--runs", tmp_path / "my runs")
-    assert report.returncode == 2 and not report.stdout and "transformer_pl.sweep" in report.stderr
+    code, out, err = ended(report.main, ROOT / "sweeps" / f"{file}.yaml", "--runs", tmp_path / "my runs")
+    assert code == 2 and not out and "transformer_pl.sweep" in err
     assert not (tmp_path / "my runs").exists()
 
 
@@ -197,11 +194,11 @@ def test_a_report_names_what_is_missing_and_the_options_of_other_tables(smoke, t
     next(path for path in runs.glob("trials/*/result.json") if "h=4" in path.parent.name).unlink()
     (runs / "sweeps" / "smoke@demo-abc").mkdir()
     (runs / "sweeps" / "smoke@demo-abc" / "plan.json").write_text('{"differs": "--set optim.warmup=7"}')
-    report = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--format", "csv")
-    assert report.returncode == 0 and report.stdout.startswith("name,")
-    none = forked.command("report", "sweeps/smoke.yaml", "--runs", runs, "--seeds", "77")
-    assert none.returncode == 2 and "--set optim.warmup=7" in none.stderr
-    assert "1 of 4 trials" in report.stderr and "--set optim.warmup=7" in report.stderr
+    code, out, err = ended(report.main, SMOKE, "--runs", runs, "--format", "csv")
+    assert code == 0 and out.startswith("name,")
+    assert "1 of 4 trials" in err and "--set optim.warmup=7" in err
+    code, _, err = ended(report.main, SMOKE, "--runs", runs, "--seeds", "77")
+    assert code == 2 and "--set optim.warmup=7" in err
 
 
 @pytest.mark.parametrize(("words", "trials"), [("table3_A --seeds 1", 5), ("search_size", 12)])

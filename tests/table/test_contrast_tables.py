@@ -57,7 +57,7 @@ def test_a_pair_is_the_difference_of_its_rows():
     assert "4 of 6 pairs" in table.summary
 
 
-@pytest.mark.parametrize(("rows", "spreads"), [(4, (0.2, 1.1)), (8, (0.5, 0.5))])
+@pytest.mark.parametrize(("rows", "spreads"), [(4, (0.2, 1.1)), pytest.param(8, (0.5, 0.5), marks=pytest.mark.slow)])
 def test_all_intervals_of_pairs_hold_the_true_differences(rows, spreads):
     """In more than 90 % of tables, and wrong stars are in few."""
     rng, held, wrong, tries = np.random.default_rng(5), 0, 0, 30

@@ -10,6 +10,7 @@ from helpers import ROOT, a_result
 from made_rows import sweep_table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
+from shipped_components import marks_of
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
@@ -67,7 +68,13 @@ TITLED = [replace(one, row=replace(one.row, name=f"d_k={i}", own_name=one.row.ti
     ],
     ids=["front", "curves", "forest"],
 )
-@pytest.mark.parametrize("rows", [ROWS, TITLED], ids=["names", "the user's names"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(ROWS, id="names"),
+        pytest.param(TITLED, id="the user's names", marks=marks_of("transformer_pl/table/figures.py")),
+    ],
+)
 def test_names_are_whole_and_lie_on_nothing(figure, rows):
     axes = drawn(figure(rows))
     assert all(any("".join(name.split()) in text for text in written(axes)) for name in NAMES)

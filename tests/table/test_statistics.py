@@ -318,7 +318,7 @@ def test_rows_that_share_their_weights_are_compared_by_a_paired_test():
             assert len(difference(row._replace(weights=weights), base).parts) == 2
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [3, *(pytest.param(seeds, marks=pytest.mark.slow) for seeds in (2, 5))])
 def test_intervals_within_seeds_hold_the_true_difference(seeds):
     """At least 95 % of them, but for chance, whatever the seeds of base do. Of rows without a difference at most 5 %
     are called different."""
@@ -331,7 +331,7 @@ def test_intervals_within_seeds_hold_the_true_difference(seeds):
     assert 0.94 <= covered / 1000 <= 0.99 and 0.005 <= found / 1000 <= 0.06
 
 
-@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("seeds", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_all_intervals_of_a_table_hold_whoever_shares_weights(seeds, monkeypatch):
     """Six rows share base's weights, each with effects of another spread, and four were trained."""
     monkeypatch.setattr(stats, "DRAWS", 2**11)

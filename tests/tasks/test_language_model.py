@@ -342,6 +342,7 @@ def test_the_table_has_intervals_of_the_loss(sweep, capsys):
     assert "Continuations" in page and "BLEU" not in page
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_rows_with_other_tokenizers_share_the_measure(tmp_path):
     """The same bytes are counted, whatever their tokens are."""
     other = {"data.tokenizer": "ablations.byte_tokenizer.Bytes", "data.vocab_size": 260}

@@ -16,11 +16,13 @@ import pytest
 import tiny_trials
 from helpers import ROOT, descendants, processes, read_back, wait_for
 from made_rows import ABOUT, measured_sentences, sampled
+from shipped_components import seldom
 
 from transformer_pl.table.table import make_table
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.wandb_run import SEND_S, WandbRun, link_runs, send_report
 
+WRITER = ("transformer_pl/train/wandb_run.py",)
 ANSWERS = {
     "viewer": {"id": "1", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}},
     "serverInfo": {"cliVersionInfo": {"max_cli_version": "0.99.0"}, "latestLocalVersionInfo": None, "features": []},
@@ -209,6 +211,7 @@ def test_a_sweep_links_the_newest_run_of_each_trial(tmp_path):
     assert [link.name for link in links.iterdir()] == ["run-20261128_000000-report-smoke"]
 
 
+@seldom(*WRITER)
 @pytest.mark.parametrize("why", ["refused", pytest.param("away", marks=pytest.mark.slow)])
 def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, why):
     """And the key is in no file and no line."""
@@ -226,6 +229,7 @@ def test_a_run_that_cannot_be_online_is_kept_offline(server, tmp_path, capfd, wh
     assert json.loads(read_back(offline(tmp_path)[0], "--summary"))["summary"]["step"] == 1
 
 
+@seldom(*WRITER)
 @pytest.mark.parametrize("said", ["disabled", "offline"])
 def test_what_wandb_disabled_or_offline_has_said_in_this_folder_is_obeyed(server, tmp_path, monkeypatch, capfd, said):
     """Though there is a key, and a server that answers. WANDB_MODE wins."""

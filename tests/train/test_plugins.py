@@ -18,6 +18,7 @@ from transformer_pl.trials.convergence import convergence
 from transformer_pl.trials.identity import describe_difference, row_identity
 from transformer_pl.trials.trial_config import trial_config
 
+pytestmark = pytest.mark.usefixtures("unrehearsed")
 CSV = "lightning.pytorch.loggers.CSVLogger"
 EARLY = "lightning.pytorch.callbacks.EarlyStopping"
 TIMER = "lightning.pytorch.callbacks.Timer"

@@ -97,6 +97,7 @@ def train(runs, keys):
     return tiny_trials.ended(main, f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items()))
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_a_student_learns_from_its_teacher(teacher):
     """Its id depends on the teacher's, its weights on what the teacher says, and the teacher's are not kept with it."""
     runs, trial = teacher

@@ -156,6 +156,7 @@ LANGUAGE_MODEL = {"data.task": "transformer_pl.tasks.language_model.LanguageMode
 STOPS = {"lightning.pytorch.callbacks.EarlyStopping": {"monitor": "val/loss", "patience": 3}}
 
 
+@pytest.mark.usefixtures("unrehearsed")
 @pytest.mark.parametrize("keys", [{"decode.average": 2, "trainer.callbacks": json.dumps([STOPS])}, LANGUAGE_MODEL])
 def test_the_best_validation_is_scored(tmp_path, keys):
     """At so high a rate the loss rises, until early stopping ends one of these trainings."""

@@ -12,10 +12,8 @@ from helpers import a_result, result_keys
 from tiny_trials import train
 
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.laws.checks import Checks
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.train import run as train_command
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.lock import LockLost, TrialLock
 from transformer_pl.trials.runs_folder import finished_trials
@@ -209,9 +207,9 @@ class Counting(Copying):
 """
 
 
-def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(tmp_path, module, monkeypatch):
+@pytest.mark.usefixtures("unrehearsed")
+def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(tmp_path, module):
     """Each score of this task differs from those before: what no rehearsal would let pass."""
-    monkeypatch.setattr(train_command, "check_all", lambda configs, runs, **options: [Checks() for _ in configs])
     module(COUNTING)
     keys = {"data.task": "stranger.Counting", "data.path": None, "data.vocab_size": 275, "trainer.val_sample": 2}
     code, trial = train(tmp_path / "runs", keys)
@@ -252,6 +250,7 @@ def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
     assert trial.folder.is_symlink() and "val/bleu" in (elsewhere / "log.txt").read_text()
 
 
+@pytest.mark.usefixtures("unrehearsed")
 def test_a_trial_that_is_trained_again_has_no_result_until_that_has_ended(tmp_path):
     runs, options = tmp_path / "runs", {"fails_once": str(tmp_path / "failed"), "step": 99, "in_identity": False}
     fails = {"stopping_callback.StopAt": options}

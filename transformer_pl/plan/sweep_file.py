@@ -282,20 +282,17 @@ class _RowReader:
             own = dict(zip(varied, values, strict=True))
             config, keys = self._read(shared | own)
             if base and config and seeds:
-                rows.append(SweepRow(describe_difference(config, base), _with_seeds(config, seeds), keys))
+                rows.append(SweepRow(describe_difference(config, base), [config], keys))
                 written.append(_written(own))
-        base, rows = self._matched(base, rows)
-        self.errors += self._equal(rows, written)
-        if self.errors or not base:
-            raise InputError(*self.errors)
-        return base, rows
-
-    def _matched(self, base: Config | None, rows: list[SweepRow]) -> tuple[Config | None, list[SweepRow]]:
-        """Base and the rows as they are trained, or as they are where they have errors."""
         self.matches_flops = any(row.configs[0].optim.match == "flops" for row in rows)
         if not self.errors:
             self.errors += self._mixed(rows)
-        return (as_trained(base), _as_trained(rows)) if base and not self.errors else (base, rows)
+        if base and not self.errors:
+            base, rows = _as_trained(base, rows)
+        self.errors += self._equal(rows, written)
+        if self.errors or not base:
+            raise InputError(*self.errors)
+        return base, [row._replace(configs=_with_seeds(row.configs[0], seeds)) for row in rows]
 
     def _read_seeds(self) -> list[int]:
         """The seeds, or an empty list where one of them has an error."""
@@ -363,8 +360,8 @@ def _with_seeds(config: Config, seeds: Iterable[int]) -> list[Config]:
     return [config.model_copy(update={"seed": seed}) for seed in seeds]
 
 
-def _as_trained(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    """The rows with as many steps as optim.match=flops stands for, which is found once for all seeds of a row."""
-    trained = collect_errors(lambda index: as_trained(rows[index].configs[0]), range(len(rows)))
-    seeds = [[config.seed for config in row.configs] for row in rows]
-    return [row._replace(configs=_with_seeds(trained[index], seeds[index])) for index, row in enumerate(rows)]
+def _as_trained(base: Config, rows: Sequence[SweepRow]) -> tuple[Config, list[SweepRow]]:
+    """Base, and the rows of one config each, with as many steps as optim.match=flops stands for."""
+    configs = [base, *(row.configs[0] for row in rows)]
+    of_base, *others = collect_errors(lambda index: as_trained(configs[index]), range(len(configs))).values()
+    return of_base, [row._replace(configs=[config]) for row, config in zip(rows, others, strict=True)]

@@ -46,6 +46,10 @@ def call_in_child(what: str, function: Callable[..., Result], *arguments: Any) -
     Raises the function's InputError. Any other exception becomes an InputError that begins with `what`, and so does a
     child that hangs, crashes or exits.
     """
+
+    def failure(how: str) -> InputError:
+        return InputError(f"{what}: must run, but {how}; correct that, or leave the component out")
+
     if parent_process() or RANKS_OF in os.environ:
         return function(*arguments)
     starting = context()
@@ -61,14 +65,13 @@ def call_in_child(what: str, function: Callable[..., Result], *arguments: Any) -
     sender.close()
     try:
         if not receiver.poll(LONGEST_S):
-            mistake = f"has not ended after {LONGEST_S:g} seconds; correct that, or leave the component out"
-            raise InputError(f"{what}: must run, but {mistake}")
+            raise failure(f"has not ended after {LONGEST_S:g} seconds")
         result, messages = receiver.recv()
     except EOFError:
         child.join()
         code = child.exitcode
-        how = f"crashes with {signal.Signals(-code).name}" if code < 0 else f"ends its process with exit code {code}"
-        raise InputError(f"{what}: must run, but {how}; correct that, or leave the component out") from None
+        crash = f"crashes with {signal.Signals(-code).name}" if code < 0 else f"ends its process with exit code {code}"
+        raise failure(crash) from None
     finally:
         _kill(child)
         child.join()  # it writes nothing any more

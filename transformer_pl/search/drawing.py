@@ -166,7 +166,7 @@ class SearchQueue(TrialQueue):
                 corpus, row = self._open_corpus(config.data), self.search.row_name(config)
                 number, scale = drawn.number, self.search.scale
                 trial = trial_of(config, corpus, self.runs, row, scale=scale, keys=keys, place=number)
-                trial.name = trial_name(self._frozen(drawn))
+                trial.row = trial.name = trial_name(self._frozen(drawn))
             except InputError as error:
                 drawn.set_constraint(VALID_CONFIG, 1.0)
                 self._report(drawn, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})

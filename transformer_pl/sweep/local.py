@@ -50,9 +50,9 @@ class Workers:
         trial.make()
         environment = os.environ | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
-            "OMP_NUM_THREADS": str(trial.threads(trial.config.trainer.threads, self.threads)),
+            "OMP_NUM_THREADS": str(trial.threads(self.threads)),
             "WANDB_NAME": trial.name,
-            ROW: trial.name.removesuffix(f" s{trial.config.seed}"),
+            ROW: trial.row,
             TRIAL: trial.id,
         }
         if self.gpus:

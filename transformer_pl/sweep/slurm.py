@@ -60,11 +60,6 @@ def submit(folder: Path, script: str) -> str:
     return f"job {job}: see it by squeue --job {job}, cancel it by scancel {job}; its output: {folder}/slurm"
 
 
-def script_of(folder: Path, file: Path | None, count: int, words: Sequence[str]) -> str:
-    """The batch script of so many workers. file: of --slurm. Raises an InputError for mistakes in it."""
-    return array_script(folder, read_site(file), count, words)
-
-
 class Site(NamedTuple):
     """What the file of --slurm says of a cluster. setup: lines of bash before the command. python: the command."""
 
@@ -85,7 +80,7 @@ def read_site(path: Path | None) -> Site:
     mistakes = [
         f"{path}: {key} = {shown(own[key])}: must be {rule}; correct it"
         for key, (pattern, rule) in OWN.items()
-        if not _is_text(own[key], pattern)
+        if not (isinstance(own[key], str) and re.fullmatch(pattern, own[key]))
     ]
     mistakes += [f"{path}: {wrong}" for key, value in options.items() if (wrong := _mistake_in(key, value))]
     if mistakes:
@@ -104,21 +99,16 @@ def _mistake_in(key: str, value: object) -> str:
     return "" if is_plain else f"{key} = {shown(value)}: must be a text, a number, true or false; correct it"
 
 
-def _is_text(value: object, pattern: str) -> bool:
-    """Whether a value is a text that matches a pattern as a whole."""
-    return isinstance(value, str) and bool(re.fullmatch(pattern, value))
+def script_of(folder: Path, file: Path | None, count: int, words: Sequence[str]) -> str:
+    """The batch script of an array of so many workers.
 
-
-def array_script(folder: Path, site: Site, tasks: int, words: Sequence[str]) -> str:
-    """The batch script of an array of workers.
-
-    folder: of the sweep, where the tasks print. words: the arguments of each worker's sweep command. Raises an
-    InputError for an option of several lines.
+    folder: of the sweep, where the tasks print. file: of --slurm. words: the arguments of each worker's sweep command.
+    Raises an InputError for mistakes in the file, and for an option of several lines.
     """
-    output = str(folder.absolute() / "slurm").replace("%", "%%")
+    site, output = read_site(file), str(folder.absolute() / "slurm").replace("%", "%%")
     lines = [
         f"--job-name={_quoted(folder.name)}",
-        f"--array=0-{tasks - 1}",
+        f"--array=0-{count - 1}",
         *(f"--{key}" if value is None else f"--{key}={_quoted(value)}" for key, value in site.options.items()),
         "--ntasks=1",
         f"--output={_quoted(output)}/%A.%a.txt",

@@ -110,7 +110,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
         (*_spread(main), *_tests(main, about), *_marks(rows, main, about)),
         (*_corrections(main, about), *_looks(main, about)),
         (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()), base)),
-        (*_gaps(rows, main), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
+        (*_gaps(rows, main, about), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
     )
     return [note for sentences in paragraphs if (note := " ".join(filter(None, sentences)))]
 
@@ -206,8 +206,16 @@ def _looks(contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     yield "looks are decided. Rows that were decided were not trained on:"
     yield f"{trained} trainings in place of {looks.most_trainings}. p and the intervals hold for all looks together."
     yield "A difference that ended the training of its row is too large on average, but its interval holds."
-    if not any(one.measure.key == looked_at.metric and not one.row.is_reference for one in contrasts):
+    if left_out := [one.row.title for one in contrasts if one.row.name in looked_at.left_out]:
+        yield f"Left out, as a trial had failed or diverged when a look was decided: {', '.join(left_out)}."
+    if _are_others(contrasts, about):
         yield f"The looks are for differences from base in {looked_at.metric}: others have no tests."
+
+
+def _are_others(contrasts: Sequence[Contrast], about: About) -> bool:
+    """Whether these differences are others than those that the looks were at."""
+    metric = about.looked_at and about.looked_at.metric
+    return bool(metric) and any(one.measure.key != metric or one.row.is_reference for one in contrasts)
 
 
 def _convergence(rows: Sequence[Row], about: About) -> Iterator[str]:
@@ -247,14 +255,16 @@ def _steps(contrasts: Sequence[Contrast], base: Row | None) -> Iterator[str]:
         yield f"No {STEPS.title} for {'any row' if len(titles) == len(others) else ', '.join(titles)}: {why}."
 
 
-def _gaps(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[str]:
+def _gaps(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     """Which trials and tests are missing."""
     if diverged := sum(row.states.count("diverged") for row in rows):
         yield f"{counted(diverged, 'trial')} diverged."
         yield "Rows with missing seeds are averaged over the seeds that finished."
     yield from (f"{row.shown_name} was refused: {row.refused}." for row in rows if row.refused)
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
-    if count := sum(not (one.is_rounding or one.is_constant) for one in untested):
+    explained = about.looked_at.left_out if about.looked_at else ()
+    count = sum(not (one.is_rounding or one.is_constant or one.row.name in explained) for one in untested)
+    if count and not _are_others(contrasts, about):
         rule = "a row needs several seeds if base has them, else one, and a difference that varies"
         yield f"{counted(count, 'row')} cannot be tested: {rule}."
 

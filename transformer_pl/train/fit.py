@@ -221,7 +221,7 @@ def use_threads(config: Config, trial: Trial) -> int:
     chosen = os.environ.get("OMP_NUM_THREADS", "")  # torch has read it only if this process was not forked
     cores = min(torch.get_num_threads(), len(machine.cpu_cores()))
     share = (chosen.isdecimal() and int(chosen)) or max(1, cores // config.trainer.devices)
-    threads = trial.threads(config.trainer.threads, share)
+    threads = trial.threads(share)
     torch.set_num_threads(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # without it Lightning chooses a number for the processes it starts
     return threads

@@ -50,7 +50,7 @@ def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> l
     models = [sizes(config.model, config.data.vocab_size) for config, _ in trainings]
     lengths = [(max(1, round(source)), max(1, round(target))) for _, (source, target) in trainings]
     passes = [(model, 1, *pair) for model, pair in zip(models, lengths, strict=True)]
-    of_losses = [loss_flops(config.optim, *one) for (config, _), one in zip(trainings, passes, strict=True)]
+    of_losses = [loss_flops(config.optim, *each) for (config, _), each in zip(trainings, passes, strict=True)]
     return [
         Cost(cost.params, 3 * config.steps * (cost.flops + of_loss) * config.data.batch_tokens / max(pair))
         for (config, _), pair, cost, of_loss in zip(trainings, lengths, forward_costs(passes), of_losses, strict=True)

@@ -1,6 +1,5 @@
 """`sweep --list`: what lies in a runs folder, how large it is, and what is no longer needed. It removes nothing."""
 
-import itertools
 import os
 import re
 import time
@@ -24,32 +23,29 @@ from transformer_pl.trials.result import Result
 from transformer_pl.trials.runs_folder import read_plan
 from transformer_pl.trials.trial import TRIAL_FOLDER, Trial, trial_id
 
+Files = dict[Path, list[os.stat_result]]  # of each folder
+
 
 def list_runs(runs: Path, console: Console) -> None:
     """Print the sweeps, trials and datasets of a runs folder, and what is not needed. Other files are left out."""
     plans = {folder: plan for folder in _folders(runs / "sweeps") if "trials" in (plan := read_plan(folder))}
     trials, datasets = _trials(runs), _datasets(runs)
-    files = {folder: _files(folder) for folder in (*plans, *(trial.folder for trial in trials), *datasets)}
-    if not files:
-        say(console, f"{runs}: no sweep, no trial and no dataset")
-        return
-    states = {trial_id(trial.folder.name): trial.state() for trial in trials}
+    states = {trial.id: trial.state() for trial in trials}
     tables = {
-        ("sweep", "trials", "differs by"): {one: _sweep_cells(one, plan, states) for one, plan in plans.items()},
+        ("sweep", "trials", "differs by"): {path: _sweep_cells(path, plan, states) for path, plan in plans.items()},
         ("id", "trial", "state", "score"): {trial.folder: _trial_cells(trial, states) for trial in trials},
         ("dataset", "text"): {folder: [folder.name, meta["corpus"]] for folder, meta in datasets.items()},
     }
+    files = {folder: _files(folder) for rows in tables.values() for folder in rows}
+    if not files:
+        say(console, f"{runs}: no sweep, no trial and no dataset")
+        return
     for headings, rows in tables.items():
         if rows:
-            table = _table(*headings, "changed", "size")
-            for folder in sorted(rows, key=lambda folder: _newest(files[folder]), reverse=True):
-                table.add_row(*rows[folder], *_changed_and_size(files[folder]))
-            console.print(table, "")
-    size = _size(itertools.chain.from_iterable(files.values()))
-    say(console, f"{counted(len(trials), 'trial')}, {size} under {runs}")
+            console.print(_table(headings, rows, files), "")
+    say(console, f"{counted(len(trials), 'trial')}, {_size(files, files)} under {runs}")
     if unneeded := find_unneeded(runs):
-        size = _size(itertools.chain.from_iterable(map(files.__getitem__, unneeded)))
-        say(console, f"nothing needs these ({size}):")
+        say(console, f"nothing needs these ({_size(files, unneeded)}):")
         for folder, reason in unneeded.items():
             say(console, f"  {folder}: {reason}")
 
@@ -70,9 +66,9 @@ def _sweep_cells(folder: Path, plan: dict[str, Any], states: dict[str, str]) -> 
 
 def _trial_cells(trial: Trial, states: dict[str, str]) -> list[str]:
     """The cells of a trial. states: of the trials, by id."""
-    id_, result = trial_id(trial.folder.name), trial.result()
+    result = trial.result()
     score = _score(result) if result else "-"
-    return [id_, trial.folder.name.removesuffix(f"-{id_}"), states[id_], score]
+    return [trial.id, trial.folder.name.removesuffix(f"-{trial.id}"), states[trial.id], score]
 
 
 def find_unneeded(runs: Path) -> dict[Path, str]:
@@ -109,11 +105,16 @@ def _folders(parent: Path) -> list[Path]:
     return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
 
 
-def _table(*headings: str) -> Table:
+def _table(headings: tuple[str, ...], rows: dict[Path, list[str]], files: Files) -> Table:
+    """A table of folders, the one that has changed last first."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in headings:
+    for heading in (*headings, "changed", "size"):
         justify: Literal["right", "left"] = "right" if heading in ("size", "score") else "left"
         table.add_column(heading, overflow="fold", no_wrap=heading == "id", justify=justify)
+    newest = {folder: max((file.st_mtime for file in files[folder]), default=0.0) for folder in rows}
+    for folder in sorted(rows, key=newest.__getitem__, reverse=True):
+        changed = time.strftime("%d %b %H:%M", time.localtime(newest[folder]))
+        table.add_row(*rows[folder], changed, _size(files, [folder]))
     return table
 
 
@@ -127,15 +128,7 @@ def _files(folder: Path) -> list[os.stat_result]:
     return statuses
 
 
-def _newest(files: Iterable[os.stat_result]) -> float:
-    """When the newest file was written."""
-    return max((file.st_mtime for file in files), default=0.0)
-
-
-def _changed_and_size(files: list[os.stat_result]) -> tuple[str, str]:
-    return time.strftime("%d %b %H:%M", time.localtime(_newest(files))), _size(files)
-
-
-def _size(files: Iterable[os.stat_result]) -> str:
-    """What files take on disk. A file that two trials share counts once."""
-    return decimal(sum({(file.st_dev, file.st_ino): file.st_size for file in files}.values()))
+def _size(files: Files, folders: Iterable[Path]) -> str:
+    """What folders take on disk. A file that two trials share counts once."""
+    sizes = {(file.st_dev, file.st_ino): file.st_size for folder in folders for file in files[folder]}
+    return decimal(sum(sizes.values()))

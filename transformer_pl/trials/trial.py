@@ -236,14 +236,14 @@ class Trial:
         """The name of the folder of its dataset under runs/data; None where the trial never ran."""
         return self.environment().get("data")
 
-    def threads(self, configured: int | None, share: int) -> int:
+    def threads(self, share: int) -> int:
         """The number of threads for each process of the trial. Its results depend on it in their last bits.
 
-        configured: trainer.threads, which wins; then the number an unfinished trial began with; then `share`, this
-        process's share of the machine.
+        It is trainer.threads, or the number an unfinished trial began with, or `share`, a process's share of the
+        machine.
         """
         begun = None if self.result() else self.environment().get("threads")
-        return configured or begun or share
+        return self.config.trainer.threads or begun or share
 
     # The folder, and who writes to it
 
