@@ -76,10 +76,7 @@ def check_all(configs: Sequence[Config], runs: Path, **options: Any) -> list[Che
 
 
 def checks_of(
-    configs: Sequence[Config],
-    runs: Path,
-    on_check: Callable[[str], object] = lambda what: None,
-    teachers: bool = True,
+    configs: Sequence[Config], runs: Path, on_check: Callable[[str], object] = lambda _: None, teachers: bool = True
 ) -> list[Checks]:
     """What the laws have seen of the parts of each config, on all cores.
 
