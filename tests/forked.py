@@ -20,7 +20,7 @@ from helpers import ROOT
 
 from transformer_pl.runtime import children
 
-COMMANDS = ("sweep.__main__", "sweep.search", "report.__main__", "report.sweep_table", "translate")
+COMMANDS = ("sweep.__main__", "sweep.search", "report.__main__", "report.sweeps", "translate")
 children.IMPORTED += [*(f"transformer_pl.{name}" for name in COMMANDS), "preloaded"]
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 import numpy as np
 from chance import drawn
 
-from transformer_pl.report.rows import LOSS, of_measure
+from transformer_pl.report.rows import LOSS, Grid, of_measure
+from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.table.rows import About, Measure, Row
 from transformer_pl.table.table import compare, make_table
+from transformer_pl.task import task_of
 from transformer_pl.tasks.translation import Translation, bleu
 
 BLEU = Measure("val/bleu", "BLEU", 1, False, 0.0, 100.0, learned=1.0)
@@ -68,6 +70,13 @@ def measured(gaps, seeds=3, spread=0.02):
 
 def table(rows, **about):
     return make_table(rows, replace(ABOUT, **about))
+
+
+def sweep_table(grid, **options):
+    """The table of a sweep and its trials, and its rows. options: those of `rows_and_about`."""
+    grid = Grid(*grid)
+    rows, about = rows_and_about([grid], task_of(grid.sweep.base.data), **options)
+    return make_table(rows, about), rows
 
 
 def said(table):

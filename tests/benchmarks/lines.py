@@ -8,9 +8,8 @@ and lists the functions with LONG lines of code or BRANCHED branches and more. A
 `except`, an `assert`, a comprehension, a conditional expression, and each further operand of `and` or `or`; a function
 begins with one.
 
-Five are over the limit, because a reader wants their steps in one place: `forest` draws one picture, `run_grid` tells
-what the command does, `read_row` has a line for each field of a row, `runs_rows` reads one file, and `_pairs_note`
-compares the runs of each row with those of base.
+Two are over the limit, because a reader wants their steps in one place: `forest` draws one picture, and `run_grid`
+tells what the command does.
 """
 
 import ast

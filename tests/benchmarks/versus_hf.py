@@ -174,7 +174,7 @@ def compare_decoding(config: Config, prepared: Prepared, options: argparse.Names
         batches = eval_batches(lengths, lengths, budget)
 
         def ours() -> list[list[int]]:
-            return [best[0].tokens for best in translate(model, split.source, decode, config.trainer.eval_tokens)]
+            return [best.tokens for best in translate(model, split.source, decode, config.trainer.eval_tokens)]
 
         def hugging_face() -> list[list[int]]:
             rows: list[Any] = [None] * len(split.source)

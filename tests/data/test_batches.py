@@ -238,5 +238,5 @@ def test_a_state_of_before_continues_the_same():
     """It holds the number of micro-batches alone."""
     whole = listed(redrawn())
     later = redrawn()
-    later.load_state_dict({"done": 23})
+    later.load_state_dict({"done": 23, "epoch": 0, "first_step": 0})
     assert listed(later) == whole[23:]

@@ -136,7 +136,7 @@ def test_a_file_that_is_missing_is_named(prepared, file):
         _ = opened.tokenizer, opened.split("train"), opened.text("val")
 
 
-@pytest.mark.parametrize("wrong", [{"corpus": 3}, {"settings": {}}, {"splits": {}}, {"splits": None}])
+@pytest.mark.parametrize("wrong", [{"corpus": 3}, {"settings": 8}, {"splits": {"train": 3}}, {"splits": None}])
 def test_a_description_of_another_form_is_named(prepared, wrong):
     path = prepared.folder / "meta.json"
     meta = json.loads(path.read_text()) | wrong

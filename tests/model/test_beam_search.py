@@ -1,6 +1,5 @@
 """Beam search against a plain search, against every output there is, and its laws."""
 
-import itertools
 import math
 import operator
 
@@ -88,7 +87,7 @@ def script(table):
     return step
 
 
-def plain_search(toy, sentence, longest, beam, alpha, n_best):
+def plain_search(toy, sentence, longest, beam, alpha):
     """The same search by lists: one sentence, no early end."""
     live, finished = [(0.0, [])], []
     for length in range(1, longest + 1):
@@ -105,13 +104,12 @@ def plain_search(toy, sentence, longest, beam, alpha, n_best):
                 finished.append(Hypothesis(logprob / ((5 + length) / 6) ** alpha, pieces[:-1]))
             elif len(live) < beam:
                 live.append((logprob, pieces))
-    return sorted(finished, reverse=True)[:n_best]
+    return max(finished)
 
 
 def assert_same(got, expected):
-    assert [[h.tokens for h in outputs] for outputs in got] == [[h.tokens for h in outputs] for outputs in expected]
-    scores, right = ([h.score for outputs in x for h in outputs] for x in (got, expected))
-    assert scores == pytest.approx(right, rel=1e-5, abs=1e-6)
+    assert [h.tokens for h in got] == [h.tokens for h in expected]
+    assert [h.score for h in got] == pytest.approx([h.score for h in expected], rel=1e-5, abs=1e-6)
 
 
 def search(toy, max_lengths, **settings):
@@ -123,14 +121,14 @@ def search(toy, max_lengths, **settings):
 def test_equals_a_plain_search(V, beam):
     max_lengths = [9, 1, 4, 12, 2, 7, 12]
     toy = Toy(seed=V + beam, sentences=len(max_lengths), V=V)
-    for alpha, n_best in itertools.product((0, 0.6, 2.5), {1, beam}):
-        expected = [plain_search(toy, s, longest, beam, alpha, n_best) for s, longest in enumerate(max_lengths)]
-        assert_same(search(toy, max_lengths, beam=beam, alpha=alpha, n_best=n_best), expected)
+    for alpha in (0, 0.6, 2.5):
+        expected = [plain_search(toy, s, longest, beam, alpha) for s, longest in enumerate(max_lengths)]
+        assert_same(search(toy, max_lengths, beam=beam, alpha=alpha), expected)
 
 
 def test_a_sentence_does_not_depend_on_its_companions():
     toy = Toy(seed=6, sentences=7, V=9, eos_bias=(0.0, 5.0))  # they end early, some by their own greatest length
-    max_lengths, settings = [5, 60, 2, 9, 3, 14, 6], dict(bos=BOS, eos=EOS, beam=3, alpha=0.6, n_best=2)
+    max_lengths, settings = [5, 60, 2, 9, 3, 14, 6], dict(bos=BOS, eos=EOS, beam=3, alpha=0.6)
     step, rows_alone = Recomputing(toy), 0
     together = beam_search(step, torch.tensor(max_lengths), **settings)
     for s, longest in enumerate(max_lengths):
@@ -143,7 +141,7 @@ def test_a_sentence_does_not_depend_on_its_companions():
 def test_ends_early_when_nothing_can_win_any_more():
     toy = Toy(seed=8, sentences=2, V=8, eos_bias=(12.0, 40.0))
     step = Recomputing(toy)
-    [[likely], [certain]] = beam_search(step, torch.tensor([30, 30]), bos=BOS, eos=EOS, beam=4, alpha=0.6)
+    [likely, certain] = beam_search(step, torch.tensor([30, 30]), bos=BOS, eos=EOS, beam=4, alpha=0.6)
     assert likely.tokens == certain.tokens == []
     assert len(step.rows) < 5
 
@@ -152,26 +150,26 @@ def test_waits_for_a_longer_output_that_the_penalty_will_favour():
     """Both outputs have probability 1/2; only the penalty at the greatest length shows that the longer may win."""
     table = {(): {EOS: 0.5, 2: 0.5}} | {(2,) * i: {2: 1.0} for i in range(1, 9)}
     for beam, alpha, pieces in [(1, 0.6, [2] * 9), (3, 0.6, [2] * 9), (3, 0, [])]:
-        [[best]] = beam_search(script(table), torch.tensor([10]), bos=BOS, eos=EOS, beam=beam, alpha=alpha)
+        [best] = beam_search(script(table), torch.tensor([10]), bos=BOS, eos=EOS, beam=beam, alpha=alpha)
         assert best.tokens == pieces
         assert best.score == pytest.approx(math.log(0.5) / ((5 + len(pieces) + 1) / 6) ** alpha)
 
 
-def test_equal_scores_rank_the_shorter_first():
-    table = {(): {EOS: 0.5, 2: 0.5}}
-    [outputs] = beam_search(script(table), torch.tensor([10]), bos=BOS, eos=EOS, beam=2, alpha=0, n_best=2)
-    assert [h.tokens for h in outputs] == [[], [2]]
+def test_of_equal_scores_the_shorter_wins():
+    table = {(): {EOS: 0.25, 2: 0.75}, (2,): {EOS: 1 / 3, 3: 2 / 3}, (2, 3): {EOS: 0.5, 4: 0.5}}
+    [best] = beam_search(script(table), torch.tensor([10]), bos=BOS, eos=EOS, beam=2, alpha=0)
+    assert best.tokens == []
 
 
-def test_fewer_outputs_where_no_more_exist():
-    toy = Toy(seed=9, sentences=2, V=3)
-    assert [len(outputs) for outputs in search(toy, [1, 2], beam=5, alpha=0.6, n_best=5)] == [1, 3]
+def test_none_where_no_output_is_possible():
+    never = {(): {2: 1.0}, (2,): {2: 1.0}}
+    assert beam_search(script(never), torch.tensor([2]), bos=BOS, eos=EOS, beam=2, alpha=0.6) == [None]
     assert beam_search(lambda p, o: 1 / 0, torch.tensor([], dtype=torch.long), bos=0, eos=1, beam=2, alpha=0.6) == []
 
 
 def test_length_counts_eos_and_the_last_piece_is_forced_to_be_eos():
     toy = Toy(seed=10, sentences=3, V=6, eos_bias=(-30.0, -30.0))
-    for s, [best] in enumerate(search(toy, [5, 1, 3], beam=2, alpha=1.0)):
+    for s, best in enumerate(search(toy, [5, 1, 3], beam=2, alpha=1.0)):
         length = [5, 1, 3][s]
         assert len(best.tokens) == length - 1 and EOS not in best.tokens
         logprob = sum(toy(s, best.tokens[:i])[piece] for i, piece in enumerate([*best.tokens, EOS]))

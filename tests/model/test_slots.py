@@ -13,7 +13,8 @@ from transformer_pl.config import COMPONENTS, KEYS, PAD, Optim, Site
 from transformer_pl.config.components import import_component
 from transformer_pl.data.batches import Batch, collate
 from transformer_pl.data.tokens import Split, Tokens
-from transformer_pl.model.slots import HOOKS, SLOTS, call_signatures
+from transformer_pl.model import slots
+from transformer_pl.model.slots import SLOTS, call_signatures
 
 pytestmark = pytest.mark.core
 TEXT = (ROOT / "ablations" / "SLOTS.md").read_text(encoding="utf-8")
@@ -45,7 +46,10 @@ def test_every_slot_has_a_type():
 
 def test_the_document_names_every_slot_and_every_hook():
     """How a slot is called it has from the type itself (tests/test_benchmarks.py)."""
-    assert SLOTS.keys() | HOOKS.keys() <= {re.match(r"`([\w.]+)", first)[1] for first, *_ in LINES}
+    protocols = [one for one in vars(slots).values() if getattr(one, "_is_runtime_protocol", False)]
+    hooks = {name for one in protocols for name in {*vars(one), *inspect.get_annotations(one)} if name[0] != "_"}
+    assert {"at_step", "auxiliary", "of_batch"} < hooks
+    assert SLOTS.keys() | hooks <= {re.match(r"`([\w.]+)", first)[1] for first, *_ in LINES}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ import pytest
 import tiny_trials
 from forked import command
 from helpers import a_result, write_sweep
-from made_rows import measured_sentences, row, sampled, table
+from made_rows import measured_sentences, row, sampled, sweep_table, table
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import leading_comment, read_sweep
 from transformer_pl.report.page import write_page
-from transformer_pl.report.sweep_table import table_of
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.html import page_columns, write_html
 from transformer_pl.table.rows import Printed, PrintedTable
@@ -26,7 +25,7 @@ FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "PPL", "seeds"]  # colu
 
 def page_of(sweep, planned, folder):
     """The address of the page, with the translations and the attention of all trials."""
-    table, rows = table_of([(sweep, planned)])
+    table, rows = sweep_table((sweep, planned))
     shown = [(row.name, trial) for row in rows for trial in row.trials]
     write_page(folder, f"{sweep.name} at scale demo", sweep.base, table, rows, shown=shown)
     return (folder / "report.html").as_uri()

@@ -11,9 +11,10 @@ from made_rows import column, names, said
 from transformer_pl.config.levels import Level, resolve, scale_level, scale_names
 from transformer_pl.plan.sweep_file import Sweep, SweepRow, read_sweep
 from transformer_pl.report.published import read_published
-from transformer_pl.report.rows import read_row
-from transformer_pl.report.sweep_table import Choice, rows_and_about
+from transformer_pl.report.rows import Grid, read_row
+from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.table.table import make_table
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
@@ -29,7 +30,7 @@ def config(scale="demo", **keys):
 def table_of(folder, sweep, shown=None):
     """The table of a sweep, as if all of its trials had the same results."""
     planned = [Trial(folder / "none", row.configs[0], place=place) for place, row in enumerate(sweep.rows)]
-    rows, about = rows_and_about([(sweep, planned)], Choice(paper=shown))
+    rows, about = rows_and_about([Grid(sweep, planned)], Translation(), paper=shown)
     known = {"values": VALUES, "states": ["done"], "params": 1, "flops": 1e15}
     return make_table([replace(row, **known) for row in rows], about)
 
@@ -114,6 +115,9 @@ def test_a_note_says_how_the_machines_of_trials_differ(tmp_path, key, value):
         (trial.folder / "env.json").write_text(json.dumps(written))
         planned.append(trial)
     word = re.search(r"\w[\w.]+", str(value).removeprefix("{'torch'"))[0]
-    _, about = rows_and_about([(Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})]), planned)])
+    grid = Grid(Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})]), planned)
+    _, about = rows_and_about([grid], Translation())
     for of_row in (planned, [planned[1], planned[1]]):
-        assert (word in said(make_table([read_row("base", config(), of_row)], about))) == (of_row is planned)
+        assert (word in said(make_table([read_row("base", config(), of_row, Translation.measure)], about))) == (
+            of_row is planned
+        )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_trials
 from helpers import a_result, little_text, write_sweep
+from made_rows import sweep_table
 
 from transformer_pl.laws.checks import Checks
 from transformer_pl.laws.law import Found
@@ -20,7 +21,6 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.options import RunsReport
 from transformer_pl.report.runs import runs_rows
-from transformer_pl.report.sweep_table import table_of
 from transformer_pl.runtime.files import write_json
 from transformer_pl.sweep import __main__ as sweep_command
 from transformer_pl.sweep import grid
@@ -174,7 +174,7 @@ def test_factors_and_pairs_are_tables_of_their_own(words):
     (pair,) = records(*words, "--pairs")
     assert (pair["row"], pair["other"]) == ("h=4", "base") and float(pair["difference.p"]) < 0.05
     assert "two or three factors" in refused(*words, "--factors")
-    assert "give one" in refused(*words, "--factors", "--pairs")
+    assert "--factors: is not for --pairs" in refused(*words, "--factors", "--pairs")
     assert "--base" in refused(*words, "--pairs", "--base=h=4")
 
 
@@ -252,7 +252,7 @@ def test_a_csv_of_the_trials_has_the_same_means_and_the_same_part_of_the_seeds(w
     path = tmp_path / "trials.csv"
     path.write_text(out)
     sweep = read_sweep(folder / "one.yaml")
-    ours, _ = table_of([(sweep, plan_trials(sweep, folder / "runs"))])
+    ours, _ = sweep_table((sweep, plan_trials(sweep, folder / "runs")))
     theirs = make_table(*runs_rows(path, RunsReport(files=(path,), row=("row",), metric=("val/bleu",), seed="seed")))
     for key in ("name", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference", "val/bleu.n"):
         assert [one[key] for one in theirs.records] == [one[key] for one in ours.records]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_rows import sweep_table
 from scipy import stats
 from tiny_trials import ended
 
@@ -18,10 +19,10 @@ from transformer_pl.config import KEYS
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.row_names import read_row_names
-from transformer_pl.report.rows import sweep_rows
+from transformer_pl.report.rows import Grid, sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
-from transformer_pl.report.sweep_table import Choice, table_of
 from transformer_pl.task import Corpus
+from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.runs_folder import finished_trials
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_config import as_trained
@@ -71,13 +72,13 @@ def shipped_grid(finished, tmp_path, scale, file, seeds):
             trials = [trial for trial, result in finished if is_of(result, config)]
             (trial,) = trials or [Trial(tmp_path / "trials" / "not-trained")]
             planned.append(Trial(trial.folder, config, place=number))
-    return sweep, planned
+    return Grid(sweep, planned)
 
 
 def shipped_table(finished, tmp_path, scale, file, seeds):
     """The table of a shipped sweep file from its archived trials."""
-    sweep, planned = shipped_grid(finished, tmp_path, scale, file, seeds)
-    return table_of([(sweep, planned)], Choice(names=read_row_names(sweep, ROOT / file, None)))[0]
+    grid = shipped_grid(finished, tmp_path, scale, file, seeds)
+    return sweep_table(grid, names=read_row_names(grid.sweep, ROOT / file, None))[0]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_seeds_of_different_rows_are_no_pairs(finished, tmp_path):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
     for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "Multi30k")):
-        rows = sweep_rows(*shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds))
+        rows = sweep_rows(shipped_grid(finished, tmp_path, scale, "sweeps/table3.yaml", seeds), Translation.measure)
         by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
         between = by_row[np.triu_indices(len(rows), 1)].mean()
         assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
@@ -166,7 +167,7 @@ def test_every_table_compiles_as_latex(finished, tmp_path):
 def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(finished, tmp_path):
     folder = tmp_path / "sweeps" / "any"
     for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], folder)
+        notes = notes_of([shipped_grid(finished, tmp_path, "demo", f"sweeps/{file}.yaml", None)], "pair", folder)
         said = [note for note in notes if "All of these rows" in note]
         assert all(larger in note for note in said) and len(said) == bool(larger)
 

@@ -70,7 +70,7 @@ def test_two_rows_are_compared_by_welch_s_t_test(tmp_path):
     path = write(tmp_path, *lines_of({"1": [0.90, 0.93, 0.89, 0.99], "4": [0.94, 0.92, 0.95, 0.96]}))
     table = runs_table(path, OPTIONS | {"base": "1"})
     of_base, of_row = (
-        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"]).runs if run.row == h] for h in ("1", "4")
+        [run.values["acc"] for run in read_runs(path, ["h"], ["acc"])[0] if run.row == h] for h in ("1", "4")
     )
     assert values(table, "acc.mean") == [statistics.fmean(of_base), statistics.fmean(of_row)]
     assert values(table, "acc.sd") == [statistics.stdev(of_base), statistics.stdev(of_row)]
@@ -171,6 +171,16 @@ def test_a_deviation_that_was_rounded_to_zero_has_no_test(tmp_path):
         assert any("rounded" in note for note in table.notes)
 
 
+@pytest.mark.parametrize("option", ["--pairs", "--factors"])
+def test_a_row_without_a_test_is_no_part_of_pairs_and_factors_for_its_own_reason(tmp_path, option):
+    """It has one run, or a deviation that was rounded to 0, and not a lack of sentences."""
+    path = write(tmp_path, "base,1,0.1,3", "a,2,0,3", "b,3,,1", heading="model,loss,sd,n")
+    said = refused(path, "--row=model", "--metric=loss", "--std=sd", "--n=n", option)
+    assert "loss of a, b" in said and "deviation above 0" in said and "sentences" not in said
+    said = refused(write(tmp_path, "base,1", "base,2", "a,3", heading="h,acc"), "--row=h", "--metric=acc", option)
+    assert "acc of a: must have numbers of two runs" in said and "deviation" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -186,7 +196,7 @@ def test_a_deviation_that_was_rounded_to_zero_has_no_test(tmp_path):
         ("--std sd --n 20000", "--n 20000"),
         ("--std sd --n k", "no column k"),
         ("--std sd,se --n n", "--std sd,se"),
-        ("--std sd --se se --n n", "--std, --se"),
+        ("--std sd --se se --n n", "--se"),
         ("--std sd --n n --seed n", "--seed"),
     ],
 )
@@ -264,6 +274,15 @@ def test_a_missing_partner_is_named_and_its_run_does_not_count(tmp_path):
     assert any("base has no env d" in note and "old has no env a" in note for note in table.notes)
 
 
+def test_a_missing_partner_is_named_with_its_metric_where_there_are_several(tmp_path):
+    lines = ["base,a,1,1", "base,b,2,2", "base,c,3,3", "new,a,2,3", "new,b,3,", "new,c,5,4"]
+    path = write(tmp_path, *lines, heading="model,env,acc,loss")
+    options = {"row": ("model",), "metric": ("acc", "loss"), "seed": "env", "paired": True}
+    assert any("for loss new has no env b" in note for note in runs_table(path, options).notes)
+    (alone,) = (note for note in runs_table(path, options | {"metric": ("loss",)}).notes if "partner" in note)
+    assert "missing: new has no env b" in alone
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -316,7 +335,7 @@ def of_text(tmp_path, text, **options):
     """The runs of a file with this text."""
     path = tmp_path / "runs.csv"
     path.write_bytes(text.encode())
-    return read_runs(path, ["h"], ["acc"], **options).runs
+    return read_runs(path, ["h"], ["acc"], **options)[0]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -342,6 +361,21 @@ MISSING = ["", "NaN", "-nan", "+Infinity", "-INF", "1e400", "-1.#IND", "nan(ind)
 @pytest.mark.parametrize("missing", MISSING)
 def test_what_is_not_finite_is_a_run_without_a_number(tmp_path, missing):
     assert [run.values["acc"] for run in of_text(tmp_path, f"h,acc\n1,{missing}\n1,3\n")] == [None, 3.0]
+
+
+@pytest.mark.parametrize("text", ["1e308", "-1e308", "2e60", "-9e-61", "1e-300"])
+def test_numbers_whose_powers_overflow_are_refused(tmp_path, text):
+    path = write(tmp_path, "base,1", "base,2", "a,3", f"a,{text}", heading="h,acc")
+    assert f"line 5: acc = {text}: must be 0, or from 1e-60 to 1e+60" in refused(path, "--row=h", "--metric=acc")
+
+
+@pytest.mark.parametrize("unit", [1e60, 1e-59])
+def test_the_p_of_numbers_does_not_depend_on_their_unit(tmp_path, unit):
+    shares, p = {"base": [0.1, 0.12, 0.11], "a": [0.4, 0.43, 0.39]}, []
+    for size in (1.0, unit):
+        lines = lines_of({h: [score * size for score in scores] for h, scores in shares.items()})
+        p.append(values(runs_table(write(tmp_path, *lines), OPTIONS), "acc.difference.p")[1])
+    assert p[1] == pytest.approx(p[0], rel=1e-6)
 
 
 @pytest.mark.parametrize(

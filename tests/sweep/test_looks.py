@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from chance import drawn
 from helpers import a_result, command, write_sweep
+from made_rows import sweep_table
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.looks import as_seen, check_looks, decide, read_progress
-from transformer_pl.report.sweep_table import table_of
+from transformer_pl.report.looks import as_seen, check_looks, read_progress
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep.looks import LooksQueue
+from transformer_pl.sweep.looks import LooksQueue, decide
 from transformer_pl.tasks.translation import Translation, bleu
 from transformer_pl.trials.flops import Cost
 
@@ -50,7 +50,7 @@ def plan_of(sweep, runs):
 
 def queue_of(sweep, runs):
     plan, trials = plan_of(sweep, runs), plan_trials(sweep, runs)
-    missing = [one for one in as_seen(sweep, trials, runs)[0] if one.needs_training()]
+    missing = [one for one in as_seen(sweep, trials, runs).trials if one.needs_training()]
     return LooksQueue(plan, missing, runs, None)
 
 
@@ -78,8 +78,7 @@ def test_rows_that_are_decided_get_no_more_seeds(sweep, tmp_path):
         assert sum(name.startswith(f"{row} ") for name in trained) == (4 if verdict == "open" else 2)
     assert len(trained) == len({*trained})
     assert {f"base s{seed}" for seed in range(1, 5)} <= {*trained}
-    trials, looked_at = as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path)
-    table, _ = table_of([(sweep, trials)], looked_at=looked_at)
+    table, _ = sweep_table(as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path))
     (found,) = [one for one in table.contrasts if one.row.name == "h=16"]
     assert found.is_found and len(found.scores) == 2
     assert run(queue_of(sweep, tmp_path)) == []  # the same command again

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import ROOT, a_result
+from made_rows import sweep_table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.sweep_table import table_of
 from transformer_pl.table.figures import curves, draw_sweep_plots, forest, front, save
 from transformer_pl.table.rows import Contrast, Measure, Printed, PrintedTable, Row
 from transformer_pl.table.statistics import Estimate
@@ -163,7 +163,7 @@ def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
             params = 861_000 if planned.name.startswith("h=32 ") else 431_000
             planned.finish(a_result(id=planned.id, steps=700, params=params, losses={350: 1.1}))
     planned = plan_trials(sweep, tmp_path)
-    figures = draw_sweep_plots(table_of([(sweep, planned)])[0])
+    figures = draw_sweep_plots(sweep_table((sweep, planned))[0])
     assert set(figures) == {"differences", "curves_steps", "front_params"}  # FLOPs are equal
     assert written(drawn(figures["differences"].figure)) == ["(A)h=1", "(A)h=32", "(A)h=4"]
     assert written(drawn(figures["curves_steps"].figure)) == sorted(f"{row.name}:2.00" for row in sweep.rows)

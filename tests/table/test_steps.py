@@ -13,6 +13,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.report.rows import read_row
 from transformer_pl.table.html import page_columns
 from transformer_pl.table.steps import STEPS, crossing, mean_losses, steps_to_base
+from transformer_pl.tasks.translation import Translation
 
 pytestmark = pytest.mark.core
 KEYS = [f"{name}_to_base{end}" for name in ("steps", "flops") for end in ("", ".low", ".high")]
@@ -126,7 +127,7 @@ def test_the_page_has_the_columns_and_text_only_where_they_are_asked_for():
 def test_a_rate_that_depends_on_the_last_step_makes_no_shorter_training(name, ends_anywhere):
     level = Level("test", {"optim.schedule": f"ablations.schedules.{name}"} if name else {})
     config = resolve([level])
-    assert read_row("any", config, []).ends_anywhere == ends_anywhere
+    assert read_row("any", config, [], Translation.measure).ends_anywhere == ends_anywhere
 
 
 def test_losses_are_averaged_at_the_steps_that_all_seeds_have():

@@ -139,7 +139,7 @@ def test_perplexity_is_of_every_piece_and_eos_and_of_nothing_else(prepared):
         with torch.no_grad():
             logprob = module.model.eval()(batch.source, batch.target_in).log_softmax(-1)[0]
         assert len(batch.target_out[0]) == found.tokens[i] == len(split.target[i]) + 1
-        expected = -logprob[range(found.tokens[i]), batch.target_out[0]].sum().item()
+        expected = -logprob[range(int(found.tokens[i])), batch.target_out[0]].sum().item()
         assert found.nll[i] == pytest.approx(expected, rel=1e-4)
     assert found.loss == pytest.approx(found.nll.sum() / found.tokens.sum())
 

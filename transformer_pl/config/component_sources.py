@@ -23,7 +23,6 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
 from pathlib import Path
-from typing import Any
 
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
@@ -87,10 +86,7 @@ def _is_edited(spec: ModuleSpec) -> bool:
     before, _last_seen[file] = _last_seen.get(file), content
     if before is not None:
         return before != content
-    try:
-        return os.stat(file).st_ctime >= process_began()  # the time of a change, which no program can set
-    except OSError:  # it lies in a zip file
-        return True
+    return os.stat(file).st_ctime >= process_began()  # the time of a change, which no program can set
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,7 +106,7 @@ def _code(path: str, whole: bool = False) -> dict[str, tuple[ModuleSpec, list[as
     own, _, name = path.rpartition(".")
     code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
     imported = [own]
-    _look_anew()
+    importlib.invalidate_caches()  # the finders of modules look anew
     for module in imported:  # which grows meanwhile
         if module not in code and (spec := _users_file(module)):
             statements = _statements(_content(spec))
@@ -121,13 +117,6 @@ def _code(path: str, whole: bool = False) -> dict[str, tuple[ModuleSpec, list[as
         if (above := module.rpartition(".")[0]) and above not in imported:  # a package is imported with its modules
             imported.append(above)
     return code if whole or own not in imported[1:] else _code(path, whole=True)
-
-
-def _look_anew() -> None:
-    """Let the finders of modules look anew, also into zip files."""
-    for finder in sys.path_importer_cache.values():
-        getattr(finder, "invalidate_caches", int)()  # `importlib` leaves out those with a relative path
-    importlib.invalidate_caches()
 
 
 def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
@@ -164,13 +153,12 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 def _looks_up(statement: ast.stmt) -> bool:
     """Whether a statement may find what it refers to by a name that is made at run time."""
     called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
-    return any(
-        (isinstance(node, ast.Name) and node.id in LOOKUPS)
-        or (isinstance(node, ast.Attribute) and node.attr in LOOKUPS)
-        # `sys.modules`, but not the method of torch's modules
-        or (isinstance(node, ast.Attribute) and node.attr == "modules" and id(node) not in called)
-        for node in ast.walk(statement)
-    )
+    for node in ast.walk(statement):
+        if getattr(node, "id", None) in LOOKUPS or getattr(node, "attr", None) in LOOKUPS:  # a name, or an attribute
+            return True
+        if getattr(node, "attr", None) == "modules" and id(node) not in called:  # `sys.modules`, not torch's method
+            return True
+    return False
 
 
 def _observes_subclasses(statement: ast.stmt) -> bool:
@@ -264,10 +252,9 @@ def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def _content(spec: ModuleSpec) -> bytes:
-    """The bytes of a module's file, which may lie in a zip file."""
-    loader: Any = spec.loader
-    with reading(Path(str(spec.origin)), "fix the file or its permissions"):
-        return loader.get_data(spec.origin)
+    """The bytes of a module's file."""
+    with reading(Path(str(spec.origin)), "fix the file or its permissions") as file:
+        return file.read_bytes()
 
 
 def _statements(content: bytes) -> list[ast.stmt]:
@@ -307,14 +294,11 @@ def _is_users(name: str) -> bool:
 
 def _spec(name: str) -> ModuleSpec | None:
     """Where a module lies; None where it is not found. Neither it nor a package above it is imported."""
-    spec: ModuleSpec | None = None
-    places: list[str] | None = None  # where to look: at first anywhere, then in the package above
-    for depth in range(1, name.count(".") + 2):
-        spec = _found(".".join(name.split(".")[:depth]), places)
-        if spec is None:
-            return None
-        places = list(spec.submodule_search_locations or [])
-    return spec
+    above = name.rpartition(".")[0]
+    if not above:
+        return _found(name, None)
+    package = _spec(above)
+    return package and _found(name, list(package.submodule_search_locations or []))
 
 
 def _found(name: str, places: list[str] | None) -> ModuleSpec | None:

@@ -113,21 +113,19 @@ def import_component(path: str) -> type:
         with component_code():
             module = importlib.import_module(module_name)
             component_class = getattr(module, name, None)  # a module may have a __getattr__ of its own
-    except ModuleNotFoundError as error:
-        if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            place = f"start in the folder that holds {error.name.replace('.', '/')}.py, or add that to PYTHONPATH"
-            raise InputError(f"{path}: no module {error.name}; {place}") from None
-        raise InputError(f"{path}: {described(error)}") from None
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            place = f"start in the folder that holds {missing.replace('.', '/')}.py, or add that to PYTHONPATH"
+            raise InputError(f"{path}: no module {missing}; {place}") from None
         raise InputError(f"{path}: {described(error)}") from None
     if inspect.isroutine(component_class):
         rule = "must be a class, whose signature tells the options, but is a function"
         raise InputError(f"{path}: {rule}; write a class that builds what the function returns, and calls it")
     if not inspect.isclass(component_class):
-        classes = [
-            known for known, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
-        ]
-        raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, classes)}")
+        classes = inspect.getmembers(module, inspect.isclass)
+        known = [known for known, value in classes if value.__module__ == module_name]
+        raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, known)}")
     return component_class
 
 

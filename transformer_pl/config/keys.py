@@ -17,22 +17,18 @@ from transformer_pl.config.types import (
     ClassPath,
     Component,
     Count,
-    CountOrNone,
     Extension,
     Loggers,
     Multiplier,
     Natural,
-    NaturalOrNone,
     NoBool,
     NotMinusZero,
     OnOrOff,
-    OrNone,
     Positive,
     Processes,
     Rate,
     Section,
     Text,
-    TextOrNone,
     multiplied,
 )
 
@@ -42,25 +38,30 @@ CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say wh
 SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "cross_attention", "embedding", "architecture")
 
 
+def key(default: Any, description: str, **limits: Any) -> Any:
+    """A key with its default, what it means, and limits of its values that its type does not have."""
+    return Field(default=default, description=description, **limits)
+
+
 def _component(name: str, description: str, package: str = "transformer_pl.model") -> Any:
     """A slot whose default is the paper's component."""
-    return Field(default=Component(path=f"{package}.{name}"), description=f"import path of {description}")
+    return key(Component(path=f"{package}.{name}"), f"import path of {description}")
 
 
 class Model(Section):
     """Section 3 and the columns of Table 3, in the paper's letters and numbers."""
 
-    N: Count = Field(default=6, description="layers in the encoder, and in the decoder (Section 3.1)")
-    N_encoder: NaturalOrNone = Field(
-        default=None, description="layers in the encoder alone; unset: N; 0: none, so the decoder is a language model"
+    N: Count = key(6, "layers in the encoder, and in the decoder (Section 3.1)")
+    N_encoder: Natural | None = key(
+        None, "layers in the encoder alone; unset: N; 0: none, so the decoder is a language model"
     )
-    N_decoder: CountOrNone = Field(default=None, description="layers in the decoder alone; unset: N")
-    d_model: Count = Field(default=512, description="width of the embeddings and of every layer's output (Section 3.1)")
-    d_ff: Count = Field(default=2048, description="inner width of the feed-forward network (Section 3.3)")
-    h: Count = Field(default=8, description="attention heads (Section 3.2.2)")
-    d_k: CountOrNone = Field(default=None, description="width of a head's keys (Section 3.2.2); unset: d_model / h")
-    d_v: CountOrNone = Field(default=None, description="width of a head's values (Section 3.2.2); unset: d_model / h")
-    p_drop: Rate = Field(default=0.1, description="dropout probability (Section 5.4)")
+    N_decoder: Count | None = key(None, "layers in the decoder alone; unset: N")
+    d_model: Count = key(512, "width of the embeddings and of every layer's output (Section 3.1)")
+    d_ff: Count = key(2048, "inner width of the feed-forward network (Section 3.3)")
+    h: Count = key(8, "attention heads (Section 3.2.2)")
+    d_k: Count | None = key(None, "width of a head's keys (Section 3.2.2); unset: d_model / h")
+    d_v: Count | None = key(None, "width of a head's values (Section 3.2.2); unset: d_model / h")
+    p_drop: Rate = key(0.1, "dropout probability (Section 5.4)")
     attention: Component = _component("ScaledDotProductAttention", "the attention function (equation 1)")
     ffn: Component = _component("FeedForward", "the feed-forward network (equation 2)")
     position: Component = _component("SinusoidalPosition", "the positional encoding (Section 3.5)")
@@ -69,91 +70,68 @@ class Model(Section):
     cross_attention: Component = _component("CrossAttention", "the attention to the encoder's output (Section 3.2.3)")
     embedding: Component = _component("SharedEmbedding", "the embeddings and the output projection (Section 3.4)")
     architecture: Component = _component("Transformer", "the whole model, which builds the other parts (Figure 1)")
-    width: Multiplier = Field(default=1.0, description="multiplies d_model, d_ff, d_k and d_v; 1/2 is allowed")
-    depth: Multiplier = Field(default=1.0, description="multiplies N, N_encoder and N_decoder; 1/2 is allowed")
+    width: Multiplier = key(1.0, "multiplies d_model, d_ff, d_k and d_v; 1/2 is allowed")
+    depth: Multiplier = key(1.0, "multiplies N, N_encoder and N_decoder; 1/2 is allowed")
 
 
 class Optim(Section):
     """Sections 5.3 and 5.4: the optimizer, its learning rate, which is lr_scale times the schedule, and the loss."""
 
-    max_steps: Count = Field(default=100_000, description="optimizer steps (Section 5.2)")
-    duration: Multiplier = Field(default=1.0, description="multiplies max_steps; the paper's big model: 3")
-    match: Literal["steps", "flops"] = Field(
-        default="steps",
-        description="what is equal in all rows: steps, or training FLOPs (each row gets the steps that cost as much as "
+    max_steps: Count = key(100_000, "optimizer steps (Section 5.2)")
+    duration: Multiplier = key(1.0, "multiplies max_steps; the paper's big model: 3")
+    match: Literal["steps", "flops"] = key(
+        "steps",
+        "what is equal in all rows: steps, or training FLOPs (each row gets the steps that cost as much as "
         "max_steps of the paper's base; duration is ignored)",
     )
     optimizer: Component = _component("Adam", "the optimizer, of torch.optim's interface (Section 5.3)", "torch.optim")
     schedule: Component = _component("optimizer.InverseSquareRoot", "the schedule (equation 3)")
     loss: Component = _component("loss.SmoothedCrossEntropy", "the training loss (Section 5.4)")
-    warmup: Count = Field(default=4000, description="steps in which the learning rate rises (equation 3)")
-    lr_scale: Positive = Field(default=1.0, description="multiplies the learning rate of the schedule")
-    clip: Annotated[Positive | None, OrNone] = Field(
-        default=None, description="largest norm of the gradient, to which larger ones are scaled; unset: no limit"
-    )
-    eps_ls: Rate = Field(
-        default=0.1, description="label smoothing: probability spread over the vocabulary (Section 5.4)"
-    )
-    beta1: Rate = Field(default=0.9, description="decay of the mean of gradients, for optimizers with betas (5.3)")
-    beta2: Rate = Field(
-        default=0.98, description="decay of the mean of squared gradients, for the same optimizers (5.3)"
-    )
-    eps: Positive = Field(default=1e-9, description="epsilon, for optimizers that have one (Section 5.3)")
+    warmup: Count = key(4000, "steps in which the learning rate rises (equation 3)")
+    lr_scale: Positive = key(1.0, "multiplies the learning rate of the schedule")
+    clip: Positive | None = key(None, "largest norm of the gradient, to which larger ones are scaled; unset: no limit")
+    eps_ls: Rate = key(0.1, "label smoothing: probability spread over the vocabulary (Section 5.4)")
+    beta1: Rate = key(0.9, "decay of the mean of gradients, for optimizers with betas (5.3)")
+    beta2: Rate = key(0.98, "decay of the mean of squared gradients, for the same optimizers (5.3)")
+    eps: Positive = key(1e-9, "epsilon, for optimizers that have one (Section 5.3)")
 
 
 class Data(Section):
     """Section 5.1. Pairs come from a folder (`path`), else a Hugging Face dataset (`hub`), else they are built in."""
 
-    task: ClassPath = Field(
-        default="transformer_pl.tasks.translation.Translation",
-        description="import path of the task: what is read and what is scored",
+    task: ClassPath = key(
+        "transformer_pl.tasks.translation.Translation", "import path of the task: what is read and what is scored"
     )
-    path: TextOrNone = Field(default=None, description="folder that holds the text")
-    hub: TextOrNone = Field(
-        default=None, pattern=PLAIN_NAMES, description="dataset of the Hugging Face hub; unused where path is set"
-    )
-    subset: TextOrNone = Field(
-        default=None, pattern=PLAIN_NAME, description="configuration of the hub's dataset, such as de-en"
-    )
-    revision: TextOrNone = Field(
-        default=None, pattern=PLAIN_NAMES, description="branch, tag or commit of the hub's dataset"
-    )
-    name: TextOrNone = Field(
-        default=None,
+    path: Text | None = key(None, "folder that holds the text")
+    hub: Text | None = key(None, "dataset of the Hugging Face hub; unused where path is set", pattern=PLAIN_NAMES)
+    subset: Text | None = key(None, "configuration of the hub's dataset, such as de-en", pattern=PLAIN_NAME)
+    revision: Text | None = key(None, "branch, tag or commit of the hub's dataset", pattern=PLAIN_NAMES)
+    name: Text | None = key(
+        None,
+        "what names of trials and rows call the dataset; unset: the last part of path, or of hub",
         pattern=PLAIN_NAME,
-        description="what names of trials and rows call the dataset; unset: the last part of path, or of hub",
     )
-    source: Text = Field(default="en", description="language to translate from, as the files or columns name it")
-    target: Text = Field(default="de", description="language to translate to, as the files or columns name it")
-    train: TextOrNone = Field(
-        default=None, description="name of the training split; unset: the one that begins with train"
-    )
-    val: TextOrNone = Field(default=None, description="name of the validation split; unset: as for train")
-    test: TextOrNone = Field(default=None, description="name of the test split; unset: as for train")
-    train_pairs: CountOrNone = Field(
-        default=None, description="use only this many of the first training pairs; unset: all"
-    )
-    max_words: CountOrNone = Field(
-        default=None, description="words per sentence, as blanks divide it; longer pairs of any set are left out"
-    )
+    source: Text = key("en", "language to translate from, as the files or columns name it")
+    target: Text = key("de", "language to translate to, as the files or columns name it")
+    train: Text | None = key(None, "name of the training split; unset: the one that begins with train")
+    val: Text | None = key(None, "name of the validation split; unset: as for train")
+    test: Text | None = key(None, "name of the test split; unset: as for train")
+    train_pairs: Count | None = key(None, "use only this many of the first training pairs; unset: all")
+    max_words: Count | None = key(None, "words per sentence, as blanks divide it; longer pairs of any set are left out")
     tokenizer: Component = _component(
         "JointBPE", "how sentences become tokens (Section 5.1)", "transformer_pl.data.tokenizer"
     )
-    vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = Field(
-        default=37_000, description="tokens of both languages together, special tokens included (Section 5.1)"
+    vocab_size: Annotated[int, Field(ge=1, le=1_000_000), NoBool] = key(
+        37_000, "tokens of both languages together, special tokens included (Section 5.1)"
     )
-    vocabulary_from: TextOrNone = Field(
-        default=None, description="folder whose training text the tokenizer learns from; unset: the text itself"
+    vocabulary_from: Text | None = key(
+        None, "folder whose training text the tokenizer learns from; unset: the text itself"
     )
     batches: Component = _component(
         "TrainStream", "the training batches: their text, order and changes", "transformer_pl.data.batches"
     )
-    batch_tokens: Count = Field(
-        default=25_000, description="source tokens, and as many target tokens, in the global batch (Section 5.1)"
-    )
-    max_length: Count = Field(
-        default=256, description="tokens per sentence, end token included; longer training pairs are dropped"
-    )
+    batch_tokens: Count = key(25_000, "source tokens, and as many target tokens, in the global batch (Section 5.1)")
+    max_length: Count = key(256, "tokens per sentence, end token included; longer training pairs are dropped")
 
     @property
     def of_vocabulary(self) -> "Data":
@@ -176,19 +154,16 @@ class Data(Section):
 class Decode(Section):
     """Section 6.1: beam search, and which checkpoints are averaged; and what is changed of the model after training."""
 
-    beam: Annotated[int, Field(ge=1, le=1000), NoBool] = Field(
-        default=4, description="hypotheses per sentence (Section 6.1)"
+    beam: Annotated[int, Field(ge=1, le=1000), NoBool] = key(4, "hypotheses per sentence (Section 6.1)")
+    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool, NotMinusZero] = key(
+        0.6, "length penalty (Section 6.1)"
     )
-    alpha: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), NoBool, NotMinusZero] = Field(
-        default=0.6, description="length penalty (Section 6.1)"
+    extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = key(
+        50, "tokens by which an output may be longer than its input (Section 6.1)"
     )
-    extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = Field(
-        default=50, description="tokens by which an output may be longer than its input (Section 6.1)"
-    )
-    average: Count = Field(default=1, description="last checkpoints that are averaged; 1: none, as in Table 3")
-    select: Literal["last", "best"] = Field(
-        default="last",
-        description="which validation is scored: the last, as in the paper, or best, the one with the lowest val/loss",
+    average: Count = key(1, "last checkpoints that are averaged; 1: none, as in Table 3")
+    select: Literal["last", "best"] = key(
+        "last", "which validation is scored: the last, as in the paper, or best, the one with the lowest val/loss"
     )
     intervention: Component = _component(
         "Unchanged", "what changes the trained model before it is scored", "transformer_pl.train.intervention"
@@ -202,36 +177,31 @@ class Trainer(Section):
     only watches is not, if it has `in_identity: false` beside its options.
     """
 
-    accelerator: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: a GPU where there is one")
-    devices: Processes = Field(default=1, description="devices per node, with one process each")
-    num_nodes: Processes = Field(default=1, description="nodes that train one trial together")
-    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = Field(
-        default="auto", description="how processes share the work; fsdp2 also splits the weights"
+    accelerator: Literal["auto", "cpu", "gpu"] = key("auto", "auto: a GPU where there is one")
+    devices: Processes = key(1, "devices per node, with one process each")
+    num_nodes: Processes = key(1, "nodes that train one trial together")
+    strategy: Literal["auto", "ddp", "ddp_find_unused_parameters_true", "fsdp2"] = key(
+        "auto", "how processes share the work; fsdp2 also splits the weights"
     )
-    precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = Field(
-        default="32-true", description="precision of training; bf16-master: all in bf16, except master weights in fp32"
+    precision: Literal["32-true", "bf16-mixed", "bf16-master", "16-mixed"] = key(
+        "32-true", "precision of training; bf16-master: all in bf16, except master weights in fp32"
     )
-    accumulate: Count = Field(default=1, description="parts that a global batch is split into (gradient accumulation)")
-    compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = Field(
-        default="auto",
-        description="on: layers are compiled, and a GPU replays steps as CUDA graphs; off, and so far auto: neither",
+    accumulate: Count = key(1, "parts that a global batch is split into (gradient accumulation)")
+    compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = key(
+        "auto", "on: layers are compiled, and a GPU replays steps as CUDA graphs; off, and so far auto: neither"
     )
-    threads: Annotated[Processes | None, OrNone] = Field(
-        default=None, description="CPU threads per process; unset: its share of the cores, or what the trial began with"
+    threads: Processes | None = key(
+        None, "CPU threads per process; unset: its share of the cores, or what the trial began with"
     )
-    val_every: Count = Field(default=1000, description="steps between validations, each with a checkpoint")
-    checkpoint_minutes: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), NoBool] = Field(
-        default=10, description="minutes between checkpoints, where no validation comes first; 0: at every step"
+    val_every: Count = key(1000, "steps between validations, each with a checkpoint")
+    checkpoint_minutes: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), NoBool] = key(
+        10, "minutes between checkpoints, where no validation comes first; 0: at every step"
     )
-    log_every: Count = Field(default=50, description="steps between logged values of the training loss")
-    eval_tokens: Count = Field(
-        default=4096, description="source tokens, and as many target tokens, in an evaluation batch"
-    )
-    val_sample: Natural = Field(default=0, description="sentences scored at every validation")
-    callbacks: Callbacks = Field(default=(), description="Lightning callbacks: import paths, with options")
-    loggers: Loggers = Field(
-        default=(), description="Lightning loggers beside metrics.jsonl and W&B: import paths, with options"
-    )
+    log_every: Count = key(50, "steps between logged values of the training loss")
+    eval_tokens: Count = key(4096, "source tokens, and as many target tokens, in an evaluation batch")
+    val_sample: Natural = key(0, "sentences scored at every validation")
+    callbacks: Callbacks = key((), "Lightning callbacks: import paths, with options")
+    loggers: Loggers = key((), "Lightning loggers beside metrics.jsonl and W&B: import paths, with options")
 
     @property
     def extensions(self) -> dict[str, tuple[Extension, ...]]:
@@ -247,8 +217,8 @@ class Config(Section):
     data: Data = Data()
     decode: Decode = Decode()
     trainer: Trainer = Trainer()
-    seed: Annotated[int, Field(ge=0, lt=2**32), NoBool] = Field(  # numpy takes no greater one
-        default=1, description="seed of the weights, of dropout and of the order of batches"
+    seed: Annotated[int, Field(ge=0, lt=2**32), NoBool] = key(
+        1, "seed of the weights, of dropout and of the order of batches"
     )
 
     @property

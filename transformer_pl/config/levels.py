@@ -146,11 +146,8 @@ def scale_measured(scale: str) -> Measured:
     try:
         return Measured.model_validate(_read_scale(scale).get(MEASURED) or {})
     except ValidationError as error:
-        mistakes = error.errors()
-        names = [".".join(map(str, (MEASURED, *mistake["loc"]))) for mistake in mistakes]
-        raise InputError(
-            *(f"scale {scale}: {name}: {constraint_of(one)}" for name, one in zip(names, mistakes, strict=True))
-        ) from None
+        places = ((".".join(map(str, (MEASURED, *mistake["loc"]))), mistake) for mistake in error.errors())
+        raise InputError(*(f"scale {scale}: {place}: {constraint_of(mistake)}" for place, mistake in places)) from None
 
 
 def _read_scale(scale: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from transformer_pl.config import Component
 from transformer_pl.config.components import is_core, mentions, options_of_class
+from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import reading
 
@@ -122,6 +123,5 @@ def _digest(path: Path, state: tuple[tuple[Path, int, int], ...]) -> str:
     digest = hashlib.sha256()
     for file, *_ in state:
         digest.update(f"{file.relative_to(path)}:".encode() if path.is_dir() else b"")
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
+        digest.update(bytes.fromhex(file_digest(file)))
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from transformer_pl.runtime.errors import shown
 from transformer_pl.runtime.files import parse_yaml
@@ -83,19 +83,15 @@ def mistake_in(mistake: Mapping[str, Any]) -> str:
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
-OrNone = BeforeValidator(lambda value: None if value in ("None", "null") else value)  # as W&B's agent and YAML spell it
 OnOrOff = BeforeValidator(lambda value: {"True": "on", "False": "off"}.get(str(value), value))  # as YAML 1.1 reads them
 Count = Annotated[int, Field(ge=1, le=LARGEST), NoBool]
-CountOrNone = Annotated[Count | None, OrNone]
 Natural = Annotated[int, Field(ge=0, le=LARGEST), NoBool]
-NaturalOrNone = Annotated[Natural | None, OrNone]
 Processes = Annotated[int, Field(ge=1, le=1024), NoBool]
 NotMinusZero = AfterValidator(abs)  # of a number from 0: -0.0 would make another trial
 Rate = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), NoBool, NotMinusZero]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NoBool]
 Multiplier = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False), BeforeValidator(_multiplier)]
 Text = Annotated[str, Field(pattern=TEXT)]
-TextOrNone = Annotated[Text | None, OrNone]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 
 
@@ -103,6 +99,13 @@ class Section(BaseModel):
     """A group of keys: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _unset(cls, value: object, info: ValidationInfo) -> object:
+        """Read `None` and `null`, as W&B's agent and YAML spell it, for a key that may be unset."""
+        may_be_unset = cls.model_fields[str(info.field_name)].default is None
+        return None if may_be_unset and value in ("None", "null") else value
 
 
 class Component(Section):

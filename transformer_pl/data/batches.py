@@ -168,8 +168,7 @@ class TrainStream:
         return {"done": self.done, "epoch": self.epoch, "first_step": self.first_step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.done = state["done"]
-        self.epoch, self.first_step = state.get("epoch", 0), state.get("first_step", 0)  # else from epoch 0
+        self.done, self.epoch, self.first_step = state["done"], state["epoch"], state["first_step"]
 
     def largest_shape(self) -> tuple[int, int]:
         """Rows and length such that no micro-batch of `replayed_rows` is longer, or has more tokens in all."""

@@ -15,7 +15,6 @@ from transformer_pl.data.batches import (
     replayed_rows,
 )
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.task import checked_scores, task_of
 
 
 class DataModule(L.LightningDataModule):
@@ -24,9 +23,6 @@ class DataModule(L.LightningDataModule):
     def __init__(self, config: Config, prepared: Prepared):
         super().__init__()
         self.config, self.prepared = config, prepared
-        references = prepared.text("val")[1][:2]
-        hypotheses = references if task_of(config.data).has_source else []
-        checked_scores(hypotheses, references, config)  # so that a task that cannot be scored is not trained
 
     def train_dataloader(self) -> TrainStream:
         """The whole training as one stream, so that Lightning sees one epoch of known length."""

@@ -9,7 +9,7 @@ from transformer_pl.data.prepare import learn_tokenizer, prepared_dataset, write
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.selection import used_pairs
 from transformer_pl.data.tokenizer import FIXED, Tokenizer
-from transformer_pl.data.tokens import Tokens, evenly_spaced
+from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.task import Corpus, Pair, open_corpus, task_of
 
 SENTENCES = {"train": 24, "val": 8, "test": 8}
@@ -53,10 +53,5 @@ def _few_pairs(name: str, count: int, data: Data, corpus: Corpus, prepared: Prep
         return pairs if task_of(data).has_source else [("", target) for _, target in pairs]
     split = prepared.split(name)
     chosen = evenly_spaced(len(split.source), count)
-    source, target = (prepared.tokenizer.decode(rows(side.take(chosen))) for side in split)
+    source, target = (prepared.tokenizer.decode(side.take(chosen).rows()) for side in split)
     return list(zip(source, target, strict=True))
-
-
-def rows(tokens: Tokens) -> list[list[int]]:
-    """The tokens of each sentence."""
-    return [tokens[i].tolist() for i in range(len(tokens))]

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, Field, with_config
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from transformer_pl.data.tokenizer import Tokenizer, load_tokenizer
@@ -19,29 +19,6 @@ from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.files import parse_json, reading
 
 SIDES = ("source", "target")
-Count = Annotated[int, Field(ge=1)]
-
-
-@with_config(ConfigDict(strict=True))
-class SplitCounts(TypedDict, extra_items=int):  # type: ignore[call-arg]
-    """Counts of the pairs and tokens of a split. Further counts are those of selection.py."""
-
-    pairs: Count
-    source_pieces: int
-    target_pieces: int
-
-
-class Splits(TypedDict):
-    train: SplitCounts
-    val: SplitCounts
-    test: SplitCounts
-
-
-@with_config(ConfigDict(strict=True, extra="allow"))
-class Settings(TypedDict):
-    """The settings that decided which tokens the corpus has."""
-
-    vocab_size: Count
 
 
 @with_config(ConfigDict(strict=True))
@@ -50,8 +27,8 @@ class Meta(TypedDict):
 
     corpus: str  # for people
     fingerprint: dict[str, Any]
-    settings: Settings
-    splits: Splits
+    settings: dict[str, Any]  # that decided which tokens it has
+    splits: dict[str, dict[str, int]]  # by split, the counts of its pairs and tokens (see selection.py)
 
 
 @dataclass(frozen=True)

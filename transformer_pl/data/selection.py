@@ -27,18 +27,15 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
 
     counts: here every pair that is read is counted.
     """
-    if counts is None:
-        counts = {}
+    counts = {} if counts is None else counts
     is_train, task = name == "train", task_of(data)
     short = (numbered for numbered in enumerate(corpus.pairs(name), start=1) if _is_short(numbered[1], data))
     for number, pair in itertools.islice(short, data.train_pairs if is_train else None):
         if any("\n" in sentence for sentence in pair):
             place = f"{name}, {task.unit} {number}"
             raise InputError(f"{place}: must have no newline, but is {shown(pair)}; replace it by a blank")
-        if task.has_source:
-            kind = "pairs" if not is_train or all(sentence.split() for sentence in pair) else "blank"
-        else:
-            kind = "pairs" if pair[1].split() else "blank"
+        with_text = pair[1:] if not task.has_source else pair if is_train else ()  # what must not be empty
+        kind = "pairs" if all(sentence.split() for sentence in with_text) else "blank"
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "pairs":
             yield pair

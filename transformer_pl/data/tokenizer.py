@@ -151,13 +151,8 @@ def check_adds_nothing(tokenizer: Tokenizer, sentences: Sequence[str], side: str
 
     Such tokens, which one long sentence has only once, are padding, or a mark at the end.
     """
-
-    def ids(sentences: Sequence[str]) -> list[list[int]]:
-        tokens = tokenizer.encode(sentences, side)
-        return [tokens[i].tolist() for i in range(len(tokens))]
-
     try:
-        rows, joined = ids(sentences), ids([" ".join(sentences)])
+        rows, joined = (tokenizer.encode(texts, side).rows() for texts in (sentences, [" ".join(sentences)]))
         texts, as_one = tokenizer.decode(rows), "".join(tokenizer.decode(joined))
     except Exception:  # joined, they may be no sentence of this task
         return

@@ -38,6 +38,10 @@ class Tokens:
             raise IndexError(i)
         return self.flat[self.offsets[i] : self.offsets[i + 1]]
 
+    def rows(self) -> list[list[int]]:
+        """The ids of each sentence."""
+        return [self[i].tolist() for i in range(len(self))]
+
     @property
     def lengths(self) -> np.ndarray:
         """(sentences,) int32: the tokens of each sentence, special tokens not counted."""

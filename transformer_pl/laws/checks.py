@@ -142,10 +142,7 @@ def _made(job: Job, runs: Path, on_check: Callable[[str], object]) -> Checks:
     """Check a job's parts, and keep what has passed."""
     on_check(job.what)
     try:
-        if job.kind == "rehearsal":
-            findings, passes = _rehearse(job, runs)
-        else:
-            findings, passes = _in_child(job, "findings"), 1.0
+        findings, passes = _rehearse(job, runs) if job.kind == "rehearsal" else (_in_child(job, "findings"), 1.0)
     except InputError as error:
         return Checks(mistakes=error.messages)
     checks = _judged(findings, job.config, passes)
@@ -194,7 +191,7 @@ def _each_time(config: Config, teachers_in: Path | None) -> Checks:
         from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
 
         try:
-            check_teachers([config], teachers_in)
+            check_teachers(config, teachers_in)
         except InputError as error:
             return checks._replace(mistakes=(*checks.mistakes, *error.messages))
     return checks

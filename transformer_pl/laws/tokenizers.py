@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from transformer_pl.config import UNK
-from transformer_pl.data.excerpt import rows
 from transformer_pl.data.prepared import SIDES
 from transformer_pl.data.tokenizer import check_adds_nothing
 from transformer_pl.laws.law import HOLDS, Finding, broken, untested
@@ -26,7 +25,7 @@ class Subject:
         self.sentences = {side: sentences for side, sentences in sides.items() if sentences}
 
     def tokens(self, sentences: Sequence[str], side: str) -> list[list[int]]:
-        return rows(self.tokenizer.encode(sentences, side))
+        return self.tokenizer.encode(sentences, side).rows()
 
 
 def unequal(sentences: Sequence[str], tokens: Sequence[list[int]], others: Sequence[list[int]]) -> str:
@@ -112,7 +111,7 @@ def loaded_again_it_gives_the_same_tokens(subject: Subject) -> Finding:
     Usual cause: something that `train` keeps, and does not return.
     """
     for side, sentences in subject.sentences.items():
-        again = rows(subject.again.encode(sentences, side))
+        again = subject.again.encode(sentences, side).rows()
         if wrong := unequal(sentences, subject.tokens(sentences, side), again):
             return broken(f"{wrong} after it was loaded again")
     return HOLDS

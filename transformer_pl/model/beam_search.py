@@ -2,10 +2,10 @@
 
 The search knows no model. It calls a function for the logits, which `CachedSteps` is for the model of this project.
 Shapes: S sentences, R of them still searched, k live hypotheses of each (at first 1, then `beam`, or as many as exist),
-V tokens, t = length of the prefixes with BOS, n = n_best, C = min(2 beam, k V) candidates of a sentence.
+V tokens, t = length of the prefixes with BOS, C = min(2 beam, k V) candidates of a sentence.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -26,15 +26,15 @@ class Hypothesis(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The sentences still searched. An entry without a hypothesis has log-probability -inf."""
+    """The sentences still searched. An entry without a hypothesis has log-probability, or score, -inf."""
 
     sentence: Tensor  # (R,)         the sentence's index in the batch
     limit: Tensor  # (R,)            its maximal length
     origin: Tensor  # (R, k)         the row of the last call of `step` that each live hypothesis extends
     live: Tensor  # (R, k, t)        BOS and tokens, the most probable hypothesis first
     logprob: Tensor  # (R, k)        of the live
-    finished: Tensor  # (R, n, t)    BOS, tokens, then EOS up to t, the best score first
-    score: Tensor  # (R, n)          of the finished
+    finished: Tensor  # (R, t)       the one with the best score: BOS, tokens, then EOS up to t
+    score: Tensor  # (R,)            of the finished
 
 
 def length_penalty(length: float, alpha: float) -> float:
@@ -44,9 +44,9 @@ def length_penalty(length: float, alpha: float) -> float:
 
 @torch.no_grad()
 def beam_search(
-    step: Step, max_lengths: Tensor, *, bos: int, eos: int, beam: int, alpha: float, n_best: int = 1
-) -> list[list[Hypothesis]]:
-    """Return the n_best outputs of each sentence, best first. There are fewer only if fewer exist.
+    step: Step, max_lengths: Tensor, *, bos: int, eos: int, beam: int, alpha: float
+) -> list[Hypothesis | None]:
+    """Return the best output of each sentence; None where no output is possible.
 
     step(prefixes, origin) returns the logits (R, k, V) of the next token in float32, which the search normalises.
     prefixes (R, k, t) are the live hypotheses, BOS first; k is 1 at first, then it is the beam. origin (R, k) is the
@@ -59,46 +59,47 @@ def beam_search(
     bos, eos: the ids of these tokens.
     beam: the hypotheses of a sentence that stay live.
     alpha: the exponent of `length_penalty`.
-    n_best: how many outputs a sentence gets, at most `beam`.
 
     At every length, the search looks at the 2 beam best extensions of a sentence. Those that end in EOS are finished;
     the `beam` best of the others stay live. At the maximal length only EOS is allowed. A sentence is done when no live
-    hypothesis can exceed its n_best-th finished score: log-probabilities only fall and the penalty only grows, so
-    logprob / length_penalty(maximal length) is a bound. Of equal scores the shorter ranks first, so the early end does
-    not change the result.
+    hypothesis can exceed its best finished score: log-probabilities only fall and the penalty only grows, so
+    logprob / length_penalty(maximal length) is a bound. Of equal scores the shorter wins, so the early end does not
+    change the result.
 
     Raises a FloatingPointError for logits that are NaN or infinite, except -inf.
     """
     limits = max_lengths.tolist()
     assert alpha >= 0, "otherwise the early end would not be exact"
-    assert 1 <= n_best <= beam and min(limits, default=1) >= 1  # EOS is counted
+    assert beam >= 1 and min(limits, default=1) >= 1  # EOS is counted
     lengths = range(max(limits, default=0) + 1)
     penalty = torch.tensor([length_penalty(length, alpha) for length in lengths], device=max_lengths.device)
-    outputs: list[list[Hypothesis]] = [[] for _ in limits]
-    state = _start(max_lengths, bos, n_best)
+    outputs: list[Hypothesis | None] = [None for _ in limits]
+    state = _start(max_lengths, bos)
     while len(state.sentence):
         state = _extend(state, step(state.live, state.origin), eos, beam, penalty)
-        done = state.score[:, -1] >= state.logprob[:, 0] / penalty[state.limit]  # (R,)
+        done = state.score >= state.logprob[:, 0] / penalty[state.limit]  # (R,)
         if done.any():
-            for sentence, hypotheses in _collect(_State(*(field[done] for field in state)), eos):
-                outputs[sentence] = hypotheses
+            ended = (field[done].tolist() for field in (state.sentence, state.score, state.finished))
+            for sentence, score, row in zip(*ended, strict=True):
+                if score > -torch.inf:
+                    outputs[sentence] = Hypothesis(score, row[1 : row.index(eos, 1)])
             state = _State(*(field[~done] for field in state))
     return outputs
 
 
-def _start(max_lengths: Tensor, bos: int, n_best: int) -> _State:
+def _start(max_lengths: Tensor, bos: int) -> _State:
     """Return the first state: one live hypothesis per sentence, BOS alone, and nothing finished."""
     S, device = len(max_lengths), max_lengths.device
     sentence = torch.arange(S, device=device)
-    begun = torch.full((S, n_best, 1), bos, device=device)
+    begun = torch.full((S, 1), bos, device=device)
     return _State(
         sentence=sentence,
         limit=max_lengths,
         origin=sentence[:, None],
-        live=begun[:, :1],
+        live=begun[:, None],
         logprob=torch.zeros(S, 1, device=device),
         finished=begun,
-        score=torch.full((S, n_best), -torch.inf, device=device),
+        score=torch.full((S,), -torch.inf, device=device),
     )
 
 
@@ -108,7 +109,6 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     penalty: the length penalty of every length. eos and beam: see `beam_search`.
     """
     R, k, V = logits.shape
-    n = state.score.size(1)
     length = state.live.size(-1)  # of the extensions: BOS is not counted, the new token is
     logprobs = logits.log_softmax(-1).add_(state.logprob[..., None])  # (R, k, V) of the extensions
     logprob, best = _greatest(logprobs.flatten(1), min(2 * beam, k * V))  # (R, C)
@@ -123,10 +123,9 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
     extended = torch.cat([_gather_hypotheses(state.live, parent), token[..., None]], -1)  # (R, C, t + 1)
     ends = token == eos  # (R, C)
 
-    score = torch.cat([state.score, logprob.masked_fill(~ends, -torch.inf) / penalty[length]], 1)  # (R, n + C)
-    score, rank = score.sort(descending=True, stable=True)  # the earlier wins a tie
-    score, rank = score[:, :n], rank[:, :n]  # (R, n)
-    finished = torch.cat([F.pad(state.finished, (0, 1), value=eos), extended], 1)  # (R, n + C, t + 1)
+    new = logprob.masked_fill(~ends, -torch.inf) / penalty[length]  # (R, C)
+    score, rank = torch.cat([state.score[:, None], new], 1).sort(descending=True, stable=True)  # the earlier wins a tie
+    finished = torch.cat([F.pad(state.finished, (0, 1), value=eos)[:, None], extended], 1)  # (R, 1 + C, t + 1)
 
     live_logprob, survivors = logprob.masked_fill(ends, -torch.inf).topk(min(beam, logprob.size(1)))  # (R, k)
     first = k * torch.arange(R, device=parent.device)[:, None]  # (R, 1): row of the sentence's first hypothesis
@@ -134,8 +133,8 @@ def _extend(state: _State, logits: Tensor, eos: int, beam: int, penalty: Tensor)
         origin=first + parent.gather(1, survivors),
         live=_gather_hypotheses(extended, survivors),
         logprob=live_logprob,
-        finished=_gather_hypotheses(finished, rank),
-        score=score,
+        finished=_gather_hypotheses(finished, rank[:, :1])[:, 0],
+        score=score[:, 0],
     )
 
 
@@ -157,17 +156,6 @@ def _greatest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _gather_hypotheses(hypotheses: Tensor, index: Tensor) -> Tensor:
     """Select hypotheses (R, k, t) by an index (R, m): (R, m, t)."""
     return hypotheses.take_along_dim(index[..., None], 1)
-
-
-def _collect(state: _State, eos: int) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Yield the index of each sentence in the batch, with its finished hypotheses."""
-    fields = (state.sentence, state.score, state.finished)
-    for sentence, scores, rows in zip(*(field.tolist() for field in fields), strict=True):
-        hypotheses = []
-        for score, row in zip(scores, rows, strict=True):
-            if score > -torch.inf:
-                hypotheses.append(Hypothesis(score, row[1 : row.index(eos, 1)]))
-        yield sentence, hypotheses
 
 
 class CachedSteps:

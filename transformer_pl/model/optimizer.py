@@ -1,6 +1,6 @@
 """Section 5.3: the optimizer, and the schedule of its learning rate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class InverseSquareRoot:
 
 
 def build_optimizer(
-    optim: Optim, config: Sizes, model: nn.Module, others: Sequence[tuple[str, nn.Parameter]] = ()
+    optim: Optim, config: Sizes, model: nn.Module, others: Iterable[tuple[str, nn.Parameter]] = ()
 ) -> tuple[torch.optim.Optimizer, Any]:
     """The optimizer of a model's weights, and torch's scheduler: the rate of a step is lr_scale times the schedule's.
 
@@ -43,13 +43,12 @@ def build_optimizer(
     is_grouping = isinstance(import_component(optim.optimizer.path), Grouping)
     parameters = build_groups(optim.optimizer, named) if is_grouping else [weight for _, weight in named]
     optimizer = build(optim.optimizer, parameters, 1.0, **optimizer_options(optim))
+    place = f"optim.optimizer = {optim.optimizer.path}"
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise InputError(
-            f"optim.optimizer = {optim.optimizer.path}: must be derived from torch.optim.Optimizer; derive it"
-        )
+        raise InputError(f"{place}: must be derived from torch.optim.Optimizer; derive it")
     if callable(getattr(optimizer, "eval", None)):
         rule = "has other weights for evaluation, which this training does not ask for; choose one without eval()"
-        raise InputError(f"optim.optimizer = {optim.optimizer.path}: {rule}")
+        raise InputError(f"{place}: {rule}")
     schedule = build(optim.schedule, config, optim)
 
     def rate(steps_done: int) -> float:

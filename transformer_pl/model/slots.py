@@ -268,21 +268,8 @@ class LossOfBatch(Protocol):
         """The sum over all tokens of batch.target_out except padding (0)."""
 
 
-HOOKS: dict[str, type] = {
-    "weights": HasWeights,
-    "at_step": Stepwise,
-    "auxiliary": Auxiliary,
-    "incremental": Incremental,
-    "exempt": Exempt,
-    "table_1": InTable1,
-    "groups": Grouping,
-    "of_states": LossOfStates,
-    "of_batch": LossOfBatch,
-}
-
-
 def modules_with(model: nn.Module, hook: type) -> Iterator[Any]:
-    """The modules of a model that have a hook of `HOOKS`: components, and modules within them."""
+    """The modules of a model that have a hook, such as `Stepwise`: components, and modules within them."""
     return (module for module in model.modules() if module is not model and isinstance(module, hook))
 
 

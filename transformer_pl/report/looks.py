@@ -1,24 +1,19 @@
 """The looks at a sweep while it trains: what was decided at each of them, which no later result changes.
 
-A decision is a file beside plan.json. Whoever finds that all trials of a look have ended writes it; the first one does.
+A decision is a file beside plan.json, which the sweep command writes when all trials of a look have ended.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from transformer_pl.plan.sweep_file import Sweep
-from transformer_pl.report.rows import sweep_rows
+from transformer_pl.report.rows import Grid
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import read_json, write_json
-from transformer_pl.runtime.terminal import counted
+from transformer_pl.runtime.files import read_json
 from transformer_pl.table.looks import LookedAt, Looks
-from transformer_pl.table.rows import Contrast, Measure
-from transformer_pl.table.table import compare_at
 from transformer_pl.task import task_of
 from transformer_pl.trials.records import Decision
 from transformer_pl.trials.runs_folder import begun_plan
@@ -69,20 +64,6 @@ class Progress:
         return [{config.seed: place for place, config in enumerate(row.configs)} for row in self.sweep.rows]
 
     @property
-    def described(self) -> list[str]:
-        """A line for each decided look: which rows were decided, and how."""
-        lines = []
-        for look, decision in enumerate(self.decisions):
-            by_verdict: dict[str, list[str]] = {}
-            for name, verdict in decision["verdicts"].items():
-                by_verdict.setdefault(verdict, []).append(name)
-            going_on = len(by_verdict.pop("open", ()))
-            said = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items()]
-            said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(self.looks.seeds) - 1 else 'go on'}")
-            lines.append(f"look {look + 1}, after {self.looks.seeds[look]} seeds a row: {'; '.join(said)}")
-        return lines
-
-    @property
     def looked_at(self) -> LookedAt:
         """What the table states of the looks: of each row its p at the looks that it was trained for."""
         last = {row.name: self.stopped.get(row.name, self.last) for row in self.sweep.rows}
@@ -126,59 +107,19 @@ def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
     if not sweep.looks:
         return None
     looks, decisions = planned_looks(sweep), list[Decision]()
-    while len(decisions) < len(looks.seeds) and (found := read_json(_path(folder, len(decisions)), Decision)):
+    while len(decisions) < len(looks.seeds) and (found := read_json(decision_file(folder, len(decisions)), Decision)):
         decisions.append(found)
     return Progress(sweep, looks, decisions)
 
 
-def as_seen(sweep: Sweep, planned: Sequence[Trial], folder: Path) -> tuple[Sequence[Trial], LookedAt | None]:
-    """The trials of a sweep without those that its looks have made needless, and what a table states of the looks."""
+def as_seen(sweep: Sweep, planned: Sequence[Trial], folder: Path) -> Grid:
+    """A sweep and its planned trials, without those that its looks have made needless."""
     progress = read_progress(sweep, folder)
-    return (progress.trials(planned, progress.last), progress.looked_at) if progress else (planned, None)
+    if progress is None:
+        return Grid(sweep, planned)
+    return Grid(sweep, progress.trials(planned, progress.last), progress.looked_at)
 
 
-def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, folder: Path) -> bool:
-    """Decide the next look, whose trials have ended, and write the decision, unless another command was first.
-
-    planned: all trials of the sweep. margin: a difference within it counts as none. Returns whether there is a
-    decision: there is none where a trial of base has failed or diverged.
-    """
-    sweep, looks, look = progress.sweep, progress.looks, len(progress.decisions)
-    trials = progress.trials(planned, look)
-    task_measure = task_of(sweep.base.data).measure
-    measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in sweep_rows(sweep, trials)]
-    base = next(row for row in whole if row.is_base)
-    if measure.key not in base.samples:
-        return False
-    last = {row.name: progress.stopped.get(row.name, look) for row in whole}
-    undecided = {
-        one.row.name: one
-        for one in compare_at(looks, look, whole, measure, base, last)
-        if one.row is not base and one.row.name not in progress.stopped
-    }
-    decision = {
-        "look": look + 1,
-        "seeds": looks.seeds[look],
-        "base_seeds": looks.base_seeds[look],
-        "level": looks.levels[look],
-        "verdicts": {name: _verdict(looks, look, one, margin) for name, one in undecided.items()},
-        "p": {name: one.p_value for name, one in undecided.items()},
-        "results": [one.id for one in trials],
-    }
-    with FileLock(folder / "lock"):
-        if not _path(folder, look).exists():
-            write_json(_path(folder, look), decision)
-    return True
-
-
-def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
-    if not contrast.is_known:
-        return "left out"  # a trial of it has failed or diverged
-    if contrast.estimate is None or contrast.p_value is None:
-        return "equal" if contrast.is_rounding else "open"
-    return looks.verdict(look, contrast.estimate, contrast.p_value, margin)
-
-
-def _path(folder: Path, look: int) -> Path:
+def decision_file(folder: Path, look: int) -> Path:
+    """Where the decision of a look is kept."""
     return folder / f"look_{look + 1}.json"

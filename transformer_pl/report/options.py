@@ -1,6 +1,6 @@
 """The options of the report command: one dataclass for tables of sweep files, and one for those of files of runs."""
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,17 @@ from transformer_pl.table.formats import Table
 TEXT_FORMATS = {"md": Table.markdown, "tex": Table.latex, "csv": Table.csv, "json": Table.json}
 FOR_PROGRAMS = ("csv", "json")  # which get one table of all files
 MOST_RUNS = 10_000  # that a line with a deviation may be the mean of
+UNUSED = {  # beside an option: why others would do nothing, and which these are
+    "pairs": ("compares all rows", ("factors", "base", "margin", "columns", "rows", "sort", "wandb")),
+    "factors": ("has a table of its own", ("columns", "rows", "sort", "wandb")),
+    "together": ("makes one table of several files", ("rows", "trials")),
+    "against": ("compares two scales", ("wandb", "margin", "pairs", "factors", "together")),
+    "trials": ("makes no table", ("against", "rows", "sort", "wandb", "columns", "margin", "pairs", "factors")),
+    "paired": ("compares rows with base", ("pairs", "factors")),
+    "std": ("is of lines that are means of runs", ("se", "seed", "paired")),
+    "se": ("is of lines that are means of runs", ("seed", "paired")),
+}
+NEEDED = {"folds": ("paired",), "paired": ("seed",), "std": ("n",), "se": ("n",), "n": ("std", "se")}  # one of these
 EXAMPLES = """\
 examples:
   python -m transformer_pl.report sweeps/table3_A.yaml                 the table in the terminal
@@ -55,16 +66,17 @@ class TableChoice:
     )
     margin: tuple[tuple[str, float], ...] = margin_option("what is printed")
 
-    def refuse_unused(self) -> None:
-        """Raise an InputError for options that would do nothing."""
-        if self.pairs and self.factors:
-            raise InputError("--pairs, --factors: each makes a table of its own; give one of them")
-        if self.pairs:
-            refuse_options(self, ["base", "margin"], "is for differences from base, and not for --pairs")
-        if self.pairs or self.factors:
-            refuse_options(self, ["columns"], "is for the usual table, and not for --pairs or --factors")
-            if self.format == "html":
-                raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
+    def __post_init__(self) -> None:
+        given = [stated.name for stated in fields(self) if getattr(self, stated.name) not in (None, False, ())]
+        for name in filter(given.__contains__, UNUSED):
+            why, others = UNUSED[name]
+            refuse_options(self, [other for other in others if other in given], f"is not for --{name}, which {why}")
+        for name in filter(given.__contains__, NEEDED):
+            if not any(other in given for other in NEEDED[name]):
+                needed = " or ".join(f"--{other}" for other in NEEDED[name])
+                raise InputError(f"--{name}: must be given with {needed}; add it, or leave --{name} out")
+        if self.format == "html" and (self.pairs or self.factors):
+            raise InputError("--format html: the page has the usual table; leave out --pairs and --factors")
         if self.format != "tex":
             refuse_options(self, ["caption"], "is for --format tex, which is not given")
 
@@ -102,20 +114,13 @@ class SweepReport(TableChoice, TableOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.refuse_unused()
+        TableOptions.__post_init__(self)
         if self.together and len(self.files) < 2:
             raise InputError("--together: is for several sweep files, but one is given; give more")
         if self.split != "val" and (self.format == "html" or self.wandb):
             raise InputError("--split test: the page shows the validation set; leave out --format html and --wandb")
-        if self.trials and self.format not in FOR_PROGRAMS:
-            raise InputError("--trials: is for --format csv or json, which is not given; leave it out")
-        of_table = ["rows", "sort", "wandb"]
-        unused = {"together": ["rows", "trials"], "pairs": of_table, "factors": of_table}
-        unused |= {"against": ["wandb", "margin", "pairs", "factors", "together"]}
-        unused |= {"trials": ["against", *of_table, "columns", "margin", "pairs", "factors"]}
-        for kind, others in unused.items():
-            if getattr(self, kind):
-                refuse_options(self, others, f"is not for --{kind}")
+        if self.format not in FOR_PROGRAMS:
+            refuse_options(self, ["trials"], "is for --format csv or json, which is not given")
 
 
 def _runs_file(word: str) -> Path:
@@ -153,39 +158,27 @@ class RunsReport(TableChoice):
     decimal_comma: bool = of_runs("numbers are written 0,5 or 1.234,5 in the file, not 0.5", default=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.files) > 1:
             raise InputError(f"{', '.join(map(str, self.files))}: a file of runs must stand alone; give one file")
-        self.refuse_unused()
+        metrics = f"--metric {','.join(self.metric)}"
         if (self.pairs or self.factors) and len(self.metric) > 1:
-            raise InputError(f"--metric {','.join(self.metric)}: --pairs and --factors compare one metric; give one")
-        if self.std and self.se:
-            raise InputError("--std, --se: must be one of them, because each says how far runs spread; leave one out")
-        if self.spreads:
-            self._check_spreads()
-        else:
-            refuse_options(self, ["n"], "is for --std or --se, which is not given")
-        if self.paired:
-            refuse_options(self, ["pairs", "factors"], "is not for --paired, which compares rows with base")
-            if not self.seed:
-                raise InputError("--paired: must have --seed, the column in which the two runs of a pair agree; add it")
-        else:
-            refuse_options(self, ["folds"], "is for --paired, which is not given")
-
-    def _check_spreads(self) -> None:
-        """Raise an InputError for what makes no runs of means."""
-        refuse_options(self, ["seed", "paired"], "is for a line for each run, and not for means with --std or --se")
-        if not self.n:
-            raise InputError("--n: must be given with --std and --se; name a number of runs, or its column")
-        if self.n.isdecimal() and not 2 <= int(self.n) <= MOST_RUNS:
+            raise InputError(f"{metrics}: --pairs and --factors compare one metric; give one")
+        if self.spreads and len(self.spreads) != len(self.metric):
+            spreads = f"{'--std' if self.std else '--se'} {','.join(self.spreads)}"
+            raise InputError(f"{spreads}: must be a column for each of {metrics}, in the same order; name all of them")
+        if self.n and self.n.isdecimal() and not 2 <= int(self.n) <= MOST_RUNS:
             raise InputError(f"--n {self.n}: must be from 2 to {MOST_RUNS:,}, or the name of a column; correct it")
-        if len(self.spreads) != len(self.metric):
-            rule = f"must be a column for each of --metric {','.join(self.metric)}, in the same order"
-            raise InputError(f"{'--std' if self.std else '--se'} {','.join(self.spreads)}: {rule}; name all of them")
 
     @property
     def spreads(self) -> tuple[str, ...]:
         """The columns that say how far the runs of a line spread, one for each metric; empty: a line is a run."""
         return self.std or self.se
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns of numbers."""
+        return (*self.metric, *self.spreads, *([self.n] if self.n and not self.n.isdecimal() else []))
 
 
 def _is_of_runs(word: str) -> bool:

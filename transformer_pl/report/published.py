@@ -50,29 +50,28 @@ class PublishedTable(Section):
         """The printed row with this config's settings, whatever its scale; None if there is none."""
         return next((row for row in self.rows if _matched_settings(row.config) == _matched_settings(config)), None)
 
-    def beside(self, sweep: Sweep) -> list[Printed | None]:
-        """The printed numbers beside each row of a sweep; None where there are none.
+    def beside(self, sweep: Sweep) -> dict[str, Printed]:
+        """The printed numbers beside the rows of a sweep, by the names of these.
 
         A printed row stands once, beside the config that is trained as base is, or beside the first. A config that
         differs from base in its data or in a component of its training has no printed row.
         """
-        configs, base = [row.configs[0] for row in sweep.rows], sweep.base
-        training, shown = _unmatched_settings(base), dict[int, PublishedRow]()  # by the place among the configs
-        places = sorted(range(len(configs)), key=lambda place: _unmatched_settings(configs[place]) != training)
-        for place in places:
-            config = configs[place]
-            if (config.data, custom_components(config.optim)) != (base.data, custom_components(base.optim)):
-                continue
-            if (row := self.find(config)) and row not in shown.values():
-                shown[place] = row
-        return [shown[place].printed if place in shown else None for place in range(len(configs))]
+        base, shown = sweep.base, dict[str, PublishedRow]()
+        configs = {row.name: row.configs[0] for row in sweep.rows}
+        for name in sorted(configs, key=lambda name: _unmatched_settings(configs[name]) != _unmatched_settings(base)):
+            config = configs[name]
+            is_alike = (config.data, custom_components(config.optim)) == (base.data, custom_components(base.optim))
+            if is_alike and (row := self.find(config)) and row not in shown.values():
+                shown[name] = row
+        return {name: row.printed for name, row in shown.items()}
 
-    @property
-    def printed(self) -> PrintedTable:
-        """Where its numbers are from, as a table says it."""
+    def printed(self, config: Config) -> PrintedTable:
+        """Where its numbers are from, as a table says it beside rows whose base has this config."""
         numbers, others = ([row.printed for row in rows] for rows in (self.rows, self.others))
         base = next((one for one in numbers if one.label == "base"), None)
-        return PrintedTable(self.source, base, self.split, decimals_of(numbers), others)
+        differs_in = ["data"] * (config.data.hub != self.hub)
+        differs_in += ["sizes"] * ((config.model.width, config.model.depth) != (1, 1))
+        return PrintedTable(self.source, base, self.split, decimals_of(numbers), others, differs_in=differs_in)
 
 
 @cache
@@ -83,16 +82,18 @@ def read_published(name: str = "table3", languages: str = "en-de") -> PublishedT
     return PublishedTable.model_validate(table) if table else None
 
 
-def paper_table(data: Data, published: str | None, sweep: str = "", shown: bool | None = None) -> PublishedTable | None:
+def paper_table(data: Data, published: str | None, sweep: str, shown: bool | None, split: str) -> PublishedTable | None:
     """The paper's table for a dataset: the one that a sweep is named after, such as table2, or else `published`.
 
     published: the table of the dataset's task; None: the paper has none. There is none either where `shown` is False,
     and by default where the dataset is the user's own: a folder, or a dataset or a language that no shipped scale has.
+    A table of the validation set does not stand beside scores of the test set.
     """
     if not published or shown is False or (shown is None and not _is_shipped(data)):
         return None
     name = sweep if (FOLDER / f"{sweep}.yaml").is_file() else published
-    return read_published(name, f"{data.source}-{data.target}")
+    table = read_published(name, f"{data.source}-{data.target}")
+    return None if table and table.split != split == "test" else table
 
 
 def _is_shipped(data: Data) -> bool:

@@ -71,15 +71,11 @@ class RowNames(Section):
     source: str = ""
 
     @model_validator(mode="after")
-    def _names_stand_once(self) -> "RowNames":
+    def _is_consistent(self) -> "RowNames":
         for kind in ("row", "name"):
             counts = Counter(value for entry in self.of_rows() if (value := getattr(entry, kind)))
             if twice := [value for value, count in counts.items() if count > 1]:
                 raise ValueError(f"{kind} = {shown(twice[0])}: stands there twice; change one")
-        return self
-
-    @model_validator(mode="after")
-    def _headings_have_rows(self) -> "RowNames":
         for entry, below in zip(self.rows, [*self.rows[1:], None], strict=True):
             if entry.heading and (below is None or below.heading):
                 raise ValueError(f"heading = {shown(entry.heading)}: must have a row below it")
@@ -89,10 +85,10 @@ class RowNames(Section):
         """The entries that name a row."""
         return [entry for entry in self.rows if entry.row]
 
-    def headings(self) -> dict[int, str]:
-        """Each heading, by the place of the row that it stands above."""
-        places = [sum(bool(entry.row) for entry in self.rows[:index]) for index in range(len(self.rows))]
-        return {place: entry.heading for place, entry in zip(places, self.rows, strict=True) if entry.heading}
+    @property
+    def have_numbers(self) -> bool:
+        """Whether numbers are printed of a row."""
+        return any(entry.published for entry in self.rows)
 
 
 def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_changed: bool = False) -> RowNames | None:
@@ -115,34 +111,28 @@ def read_row_names(sweep: Sweep, sweep_file: Path, given: Path | None, is_change
     if wrong and is_changed and given is None:
         warn(f"{path}: is left out, because --set changes the names of rows: {wrong[0]}")
         return None
-    wrong += [*_taken_names(names, known), *_mistakes_of_numbers(names, task_of(sweep.base.data).measure)]
-    if wrong:
+    if wrong := [*wrong, *_mistakes(names, known, task_of(sweep.base.data).measure)]:
         raise InputError(*(f"{path}: {one}" for one in wrong))
     return names
 
 
-def _taken_names(names: RowNames, known: Sequence[str]) -> Iterator[str]:
-    """What is wrong with names that other rows have."""
-    renamed = {entry.row: entry.name for entry in names.of_rows() if entry.name}
-    for name in renamed.values():
-        if name in set(known) - renamed.keys():
-            yield f"name = {shown(name)}: is the name of another row; choose another"
-
-
-def _mistakes_of_numbers(names: RowNames, measure: Measure) -> Iterator[str]:
-    """What is wrong with the printed numbers of a table that compares by this measure."""
-    metrics = (measure.name, "ppl")
+def _mistakes(names: RowNames, known: Sequence[str], measure: Measure) -> Iterator[str]:
+    """Names that other rows have, and numbers that cannot stand beside a table that compares by this measure."""
+    renamed, metrics = {entry.row for entry in names.of_rows() if entry.name}, (measure.name, "ppl")
     for entry in names.of_rows():
-        if entry.published:
-            place = f"row = {shown(entry.row)}: published"
-            for metric, value in entry.published.numbers.items():
-                if metric not in metrics:
-                    yield f"{place}.{metric}: is no metric of this table{suggestion(metric, metrics)}"
-                elif metric == measure.name and not 0 <= value <= measure.highest:
-                    rule = f"must be from 0 to {measure.highest:g}, as {measure.title} is here"
-                    yield f"{place}.{metric} = {value:g}: {rule}; convert it"
-            if not (entry.published.source or names.source):
-                yield f"{place}: must have a source, here or above `rows`"
+        if entry.name in {*known} - renamed:
+            yield f"name = {shown(entry.name)}: is the name of another row; choose another"
+        if entry.published is None:
+            continue
+        place = f"row = {shown(entry.row)}: published"
+        for metric, value in entry.published.numbers.items():
+            if metric not in metrics:
+                yield f"{place}.{metric}: is no metric of this table{suggestion(metric, metrics)}"
+            elif metric == measure.name and not 0 <= value <= measure.highest:
+                rule = f"must be from 0 to {measure.highest:g}, as {measure.title} is here"
+                yield f"{place}.{metric} = {value:g}: {rule}; convert it"
+        if not (entry.published.source or names.source):
+            yield f"{place}: must have a source, here or above `rows`"
 
 
 def arranged(rows: Sequence[Row], names: RowNames) -> list[Row]:
@@ -154,14 +144,17 @@ def arranged(rows: Sequence[Row], names: RowNames) -> list[Row]:
 
 def headings_of(rows: Sequence[Row], names: RowNames) -> dict[int, str]:
     """The headings, by the place of the row below; none if the rows are in another order."""
-    named, headings = [entry.row for entry in names.of_rows()], names.headings()
-    if [row.name for row in rows[: len(named)]] != named:
+    named, headings = names.of_rows(), dict[int, str]()
+    if [row.name for row in rows[: len(named)]] != [entry.row for entry in named]:
         return {}
+    for index, entry in enumerate(names.rows):
+        if entry.heading:
+            headings[index - len(headings)] = entry.heading
     return headings | ({len(named): "Others"} if headings and len(named) < len(rows) else {})
 
 
 def printed_numbers(
-    names: RowNames, base: str | None, split: str, metric: str
+    names: RowNames, base: str, split: str, metric: str
 ) -> tuple[dict[str, Printed], PrintedTable | None]:
     """The numbers that others have printed, by the name of the row, and where they are from.
 
@@ -175,6 +168,6 @@ def printed_numbers(
         }
         if numbers:
             source = ", ".join(dict.fromkeys(one.source for one in numbers.values()))
-            of_base, decimals = numbers.get(base or ""), decimals_of(numbers.values())
+            of_base, decimals = numbers.get(base), decimals_of(numbers.values())
             return numbers, PrintedTable(source, of_base, of_set, decimals, is_paper=False, has_base=bool(of_base))
     return {}, None

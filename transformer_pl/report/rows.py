@@ -3,7 +3,8 @@
 Behind `sweep_rows` nobody sees a config, a trial or a task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -15,19 +16,27 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.columns import differing_keys
+from transformer_pl.table.looks import LookedAt
 from transformer_pl.table.notes import FEWEST_SENTENCES
 from transformer_pl.table.rows import Printed, Row, mean
 from transformer_pl.table.statistics import Sample, Score, sample
-from transformer_pl.task import Measure, task_of
+from transformer_pl.task import Measure
 from transformer_pl.trials import convergence
 from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity, same_row
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
 
-Grid = tuple[Sweep, Sequence[Trial]]
 ORDER_IN_PAPER = (*(f"model.{name}" for name in SIZE_NAMES), "model.p_drop", "optim.eps_ls")  # columns of Table 3
 TRIED_STEPS = 50  # at which learning rates of a longer and a shorter training are compared
+
+
+class Grid(NamedTuple):
+    """A sweep with its trials, but for those that its looks have made needless."""
+
+    sweep: Sweep
+    trials: Sequence[Trial]
+    looked_at: LookedAt | None = None  # what a table states of the looks, if there were some
 
 
 class Metric(NamedTuple):
@@ -59,58 +68,61 @@ def of_measure(measure: Measure) -> Metric:
 
 
 def sweep_rows(
-    sweep: Sweep, planned: Sequence[Trial], split: str = "val", printed: Sequence[Printed | None] | None = None
+    grid: Grid, measure: Measure, split: str = "val", printed: Mapping[str, Printed] | None = None
 ) -> list[Row]:
-    """The rows of a sweep, as far as their results are there. printed: the numbers that stand beside each."""
-    trials: list[list[Trial]] = [[] for _ in sweep.rows]
-    for trial in planned:
-        trials[trial.place].append(trial)
-    return [
-        read_row(row.name, row.configs[0], seeds, split, numbers, same_row(row.configs[0], sweep.base))
-        for row, seeds, numbers in zip(sweep.rows, trials, printed or [None] * len(trials), strict=True)
-    ]
+    """The rows of a sweep, as far as their results are there.
+
+    measure: that of its task. printed: by name, the numbers that stand beside them.
+    """
+    rows = []
+    for place, row in enumerate(grid.sweep.rows):
+        made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.place == place], measure, split)
+        is_base = same_row(row.configs[0], grid.sweep.base)
+        rows.append(replace(made, is_base=is_base, printed=(printed or {}).get(row.name)))
+    return rows
 
 
-def read_row(
-    name: str,
-    config: Config,
-    planned: Sequence[Trial],
-    split: str = "val",
-    printed: Printed | None = None,
-    is_base: bool = False,
-) -> Row:
+def read_row(name: str, config: Config, trials: Sequence[Trial], measure: Measure, split: str = "val") -> Row:
     """The row of a config, from the results of its trials that are finished. name: what differs from base."""
-    finished = [(trial, result) for trial in planned if (result := trial.result())]
-    done = [result for _, result in finished]
-    sentences, samples = _samples(config, finished, split)
-    return Row(
+    row = Row(
         name=name,
         settings=row_settings(config),
+        states=[trial.state() for trial in trials],
+        refused=next((trial.status().get("why", "") for trial in trials if trial.state() == "refused"), ""),
+        identity=row_identity(config),
+        dataset=(_dataset(config, trials, split), config.data.max_words),
+        vocabulary=(config.data.vocab_size, config.data.tokenizer),
+        is_selected=config.decode.select != "last",
+        ending=convergence.mean_convergence([*map(convergence.trial_convergence, trials)]),
+        ends_anywhere=_ends_anywhere(config),
+        watching=[callback.path for callback in config.trainer.callbacks if not callback.in_identity],
+        trials=trials,
+    )
+    finished = [(trial, result) for trial in trials if (result := trial.result())]
+    return _with_results(row, config, finished, measure, split) if finished else row
+
+
+def _with_results(
+    row: Row, config: Config, finished: Sequence[tuple[Trial, Result]], measure: Measure, split: str
+) -> Row:
+    """The row with what its finished trials have measured."""
+    done = [result for _, result in finished]
+    sentences, samples = _samples(finished, measure, split)
+    return replace(
+        row,
         values=_values(done),
         samples=samples,
-        states=[trial.state() for trial in planned],
-        refused=next((trial.status().get("why", "") for trial in planned if trial.state() == "refused"), ""),
-        is_base=is_base,
-        identity=row_identity(config),
-        dataset=(_dataset(config, planned, split), config.data.max_words),
-        vocabulary=(config.data.vocab_size, config.data.tokenizer),
         token_digests=frozenset(filter(None, (result.vocabulary for result in done))),
-        params=done[0].params if done else None,
+        params=done[0].params,
         flops=mean([result.flops for result in done]),
         scored_steps=[result.scored_step for result in done],
-        is_selected=config.decode.select != "last",
-        ending=convergence.mean_convergence([*map(convergence.trial_convergence, planned)]),
         losses=[_losses(trial, result) for trial, result in finished],
-        ends_anywhere=_ends_anywhere(config),
         exempt=exemptions(done),
-        printed=printed,
         sentences=sentences,
         signatures=list(dict.fromkeys(result.signature for result in done)),
         machines=[trial.machine() for trial, _ in finished],
         stopped=[f"{one.name} at step {one.steps:,} of {config.steps:,}" for one in done if one.stopped_early],
-        watching=[callback.path for callback in config.trainer.callbacks if not callback.in_identity],
         speed=_speed(done),
-        trials=planned,
     )
 
 
@@ -144,10 +156,9 @@ def _speed(done: Sequence[Result]) -> tuple[float, float] | None:
 
 
 def _samples(
-    config: Config, finished: Sequence[tuple[Trial, Result]], split: str
+    finished: Sequence[tuple[Trial, Result]], measure: Measure, split: str
 ) -> tuple[int | None, dict[str, Sample]]:
     """How many sentences a row was evaluated on, and its samples by metric: of the score, and of the loss."""
-    measure = task_of(config.data).measure
     try:
         sentences = np.stack([trial.sentences(split, measure) for trial, _ in finished])
     except (InputError, ValueError):  # the scores of the sentences are not here
@@ -179,13 +190,14 @@ def row_settings(config: Config) -> dict[str, Any]:
     return {key: flat[key] for key in keys if key in RESULT_TRAINER_KEYS or not key.startswith(("seed", "trainer."))}
 
 
-def trial_records(sweep: Sweep, planned: Sequence[Trial]) -> list[dict[str, Any]]:
+def trial_records(grid: Grid) -> list[dict[str, Any]]:
     """A record of each trial of a grid, with the same keys: what it is, where its row differs, and what was measured.
 
     None: not measured, as the trial has no result.
     """
+    sweep, trials, _ = grid
     settings = [row_settings(row.configs[0]) for row in sweep.rows]
-    keys, results = differing_keys(settings), [trial.result() for trial in planned]
+    keys, results = differing_keys(settings), [trial.result() for trial in trials]
     metrics = dict.fromkeys(name for result in results if result for name in result.metrics)
     facts = ("params", "steps", "flops", "tokens_per_s", "of_peak", "wall_s")
     return [
@@ -194,5 +206,5 @@ def trial_records(sweep: Sweep, planned: Sequence[Trial]) -> list[dict[str, Any]
         | {key: settings[trial.place].get(key) for key in keys}
         | {key: result and getattr(result, key) for key in facts}
         | {name: result and result.metrics.get(name) for name in metrics}
-        for trial, result in zip(planned, results, strict=True)
+        for trial, result in zip(trials, results, strict=True)
     ]

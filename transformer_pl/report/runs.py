@@ -12,55 +12,92 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_pl.plan.shared_options import margins
+from transformer_pl.plan.shared_options import SHIPPED, margins
 from transformer_pl.report.options import MOST_RUNS, RunsReport
 from transformer_pl.report.reading import Run, read_runs, refuse_twice
+from transformer_pl.report.tables import printable, table_of
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.contrast_tables import MISSING
+from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import About, Measure, Row, with_base
 from transformer_pl.table.statistics import difference
 
 MOST_ROWS = 500  # with more rows, --row surely names a column in which each run has its own value
-MOST_SPREAD = 1e100  # squares of larger ones are no numbers
 BASES = ("base", "baseline")  # names that make a row the base where --base names none
 SHOWN = 5  # names of missing runs in a note
 
 
+def runs_report(options: RunsReport) -> tuple[str, Table | Path]:
+    """The name of a file of runs, and its table, or the path of its page, in a folder beside the file."""
+    file = options.files[0]
+    beside = file if file.suffix and not file.is_relative_to(SHIPPED) else Path(file.name)  # nothing is written there
+    table = table_of(*runs_rows(file, options), options)
+    return file.name, printable(table, file.name, beside.with_suffix(".report"), _draw_page, options)
+
+
+def _draw_page(folder: Path, title: str, table: Table) -> None:
+    from transformer_pl.table.figures import forest  # matplotlib takes a second
+    from transformer_pl.table.html import write_html
+
+    drawing = forest(table.contrasts)
+    write_html(folder, title, table, {"differences": drawing} if drawing else {})
+
+
 def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     """The rows of the runs in a file, and what their table is of. Raises an InputError for what makes no table."""
-    count = [options.n] if options.n and not options.n.isdecimal() else []
-    numbers = [*options.metric, *options.spreads, *count]
-    runs, notes = read_runs(path, options.row, numbers, options.seed, options.decimal_comma)
-    added = [*notes, *filter(None, (_missing(metric, runs) for metric in options.metric))]
-    if options.spreads:
-        added.append(_made_note(runs, options))
-        runs = _runs_of_means(path, runs, options)
-    by_row: dict[str, list[Run]] = {}
-    for run in runs:
-        by_row.setdefault(run.row, []).append(run)
-    if len(by_row) > MOST_ROWS:
-        rule = f"must make at most {MOST_ROWS} rows, but make {len(by_row):,}"
+    runs, notes = read_runs(path, options.row, options.numbers, options.seed, options.decimal_comma)
+    if options.seed or options.spreads:
+        refuse_twice(path, runs, options.seed)
+    rows = _of_means(path, runs, options) if options.spreads else _of_runs(runs, options)
+    if len(rows) > MOST_ROWS:
+        rule = f"must make at most {MOST_ROWS} rows, but make {len(rows):,}"
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
-    folds = len({run.seed for run in runs})
-    overlap = 1 / (folds - 1) if options.folds and folds > 1 else 0.0
-    rows = [_row(name, of_row, options, overlap) for name, of_row in by_row.items()]
     rows = with_base(rows, options.base or _named_base(path, rows), is_reference=False)
     rows.sort(key=lambda row: not row.is_base)  # the others in the order of the file
+    notes += filter(None, (_missing(metric, runs) for metric in options.metric))
+    if options.spreads:
+        notes.append(_note_on_means(runs, options))
     if options.paired and rows[0].is_base:
-        added.append(_pairs_note(path, rows[0].name, by_row, options, folds))
-    about = About(
-        measures=[
-            Measure(metric, metric, _digits(metric, rows, options), options.lower_is_better)
-            for metric in options.metric
-        ],
-        trial="run",
-        shared="seeds",
-        margins=margins(options.margin, options.metric),
-        added=added,
-        shows_settings=False,
+        notes.append(_note_on_pairs(path, rows, runs, options))
+    if options.pairs or options.factors:
+        _refuse_untested(path, rows, options)
+    measures = [Measure(name, name, _digits(name, rows, options), options.lower_is_better) for name in options.metric]
+    margin = margins(options.margin, options.metric)
+    return rows, About(
+        measures=measures, trial="run", shared="seeds", margins=margin, added=notes, shows_settings=False
     )
-    return rows, about
+
+
+def _of_runs(runs: Sequence[Run], options: RunsReport) -> list[Row]:
+    """The rows of runs. With --paired they have the seeds by which they are compared with base, and with --folds the
+    overlap of a `Sample`."""
+    by_row: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):  # rows are compared seed by seed
+        by_row.setdefault(run.row, []).append(run)
+    folds = len({run.seed for run in runs})
+    overlap = 1 / (folds - 1) if options.folds and folds > 1 else 0.0
+    rows = []
+    for name in dict.fromkeys(run.row for run in runs):
+        known = {metric: _known(by_row[name], metric) for metric in options.metric}
+        states = ["done" if {*run.values.values()} - {None} else MISSING for run in by_row[name]]
+        row = _row(by_row[name][0], {metric: [*values] for metric, (_, values) in known.items() if values}, states)
+        if options.paired:
+            pairs = {key: one._replace(weights=known[key][0], overlap=overlap) for key, one in row.samples.items()}
+            row = replace(row, samples=pairs)
+        rows.append(row)
+    return rows
+
+
+def _known(runs: Sequence[Run], metric: str) -> tuple[list[str], list[float]]:
+    """The seeds of the runs that have a number, and these numbers."""
+    known = [(run.seed, value) for run in runs if (value := run.values[metric]) is not None]
+    return [seed for seed, _ in known], [value for _, value in known]
+
+
+def _row(run: Run, values: Mapping[str, Sequence[float]], states: Sequence[str]) -> Row:
+    own_name = "" if run.row.lower() in BASES else run.row
+    return Row.of_values(run.row, values, own_name=own_name, states=states, settings=run.settings)
 
 
 def _named_base(path: Path, rows: Sequence[Row]) -> str | None:
@@ -72,19 +109,28 @@ def _named_base(path: Path, rows: Sequence[Row]) -> str | None:
     return found[0] if found else None
 
 
-def _runs_of_means(path: Path, lines: Sequence[Run], options: RunsReport) -> list[Run]:
-    """As many runs as each line is the mean of, with exactly its mean and its standard deviation.
+def _refuse_untested(path: Path, rows: Sequence[Row], options: RunsReport) -> None:
+    """Raise an InputError for rows that cannot be compared with every other one."""
+    (metric,) = options.metric
+    if wrong := [row.name for row in rows if metric not in row.samples]:
+        rule = "must have numbers of two runs or more" + ", and a deviation above 0" * bool(options.spreads)
+        raise InputError(f"{path}: {metric} of {_listed(wrong)}: {rule}; correct it, or leave out the row")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lines with a mean and its deviation
+
+
+def _of_means(path: Path, lines: Sequence[Run], options: RunsReport) -> list[Row]:
+    """A row for each line, of as many runs as it is the mean of, with exactly its mean and its standard deviation.
 
     Raises an InputError for a number or a deviation that no runs have.
     """
-    refuse_twice(path, lines)
-    made = collect_errors(lambda place: _made(path, lines[place], options), range(len(lines)))
-    return [run for runs in made.values() for run in runs]
+    return [*collect_errors(lambda place: _of_mean(path, lines[place], options), range(len(lines))).values()]
 
 
-def _made(path: Path, line: Run, options: RunsReport) -> list[Run]:
-    """The runs that a line is the mean of."""
-    count, values = _run_count(path, line, options.n or ""), dict[str, list[float | None]]()
+def _of_mean(path: Path, line: Run, options: RunsReport) -> Row:
+    count, values = _run_count(path, line, options.n or ""), dict[str, list[float]]()
     pattern = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)  # of mean 0
     unit = pattern.std(ddof=1) if count > 1 else 1.0
     for metric, column in zip(options.metric, options.spreads, strict=True):
@@ -92,8 +138,11 @@ def _made(path: Path, line: Run, options: RunsReport) -> list[Run]:
         if rule := _mistake_in(spread, count, mean is not None):
             raise InputError(f"{_cell(path, line, column, spread)}: {rule}")
         deviation = (spread or 0.0) * (math.sqrt(count) if options.se else 1)
-        values[metric] = [None] * count if mean is None else (mean + pattern * (deviation / unit)).tolist()
-    return [line._replace(values={metric: of[i] for metric, of in values.items()}) for i in range(count)]
+        if mean is not None:
+            values[metric] = (mean + pattern * (deviation / unit)).tolist()
+    row = _row(line, values, ["done" if values else MISSING] * count)
+    tested = {key: one._replace(has_seeds=False) for key, one in row.samples.items() if np.ptp(one.scores)}
+    return replace(row, samples=tested)
 
 
 def _run_count(path: Path, line: Run, column: str) -> int:
@@ -112,8 +161,8 @@ def _mistake_in(spread: float | None, count: int, has_mean: bool) -> str:
     if spread is None:
         needs = has_mean and count > 1
         return f"must be a number where a line is the mean of {count} runs; add it" if needs else ""
-    if not 0 <= spread <= MOST_SPREAD:
-        return f"must be from 0 to {MOST_SPREAD:g}; correct it"
+    if spread < 0:
+        return "must be at least 0; correct it"
     is_one = "must be empty where a line is one run; empty it, or correct the number of runs"
     return is_one if count == 1 else ""
 
@@ -122,62 +171,51 @@ def _cell(path: Path, line: Run, column: str, value: float | None) -> str:
     return f"{path} line {line.line}: {shown(column)} = {'' if value is None else f'{value:g}'}"
 
 
-def _made_note(lines: Sequence[Run], options: RunsReport) -> str:
+def _note_on_means(lines: Sequence[Run], options: RunsReport) -> str:
     """How means and deviations are read."""
-    note = (
-        f"Computed from means and standard {'deviations' if options.std else 'errors times sqrt(n)'}, which are read "
-    )
-    note += "as those of n - 1. If n stood in its place, intervals are too narrow by sqrt(n / (n - 1))."
+    of = "deviations" if options.std else "errors times sqrt(n)"
+    note = f"Computed from means and standard {of}, which are read as those of n - 1. If n stood in its place, "
+    note += "intervals are too narrow by sqrt(n / (n - 1))."
     zero = dict.fromkeys(line.row for line in lines if 0 in (line.values[spread] for spread in options.spreads))
     return f"{note} A deviation of 0 was rounded, and has no test: {', '.join(zero)}." if zero else note
 
 
-def _pairs_note(path: Path, base: str, by_row: Mapping[str, Sequence[Run]], options: RunsReport, folds: int) -> str:
-    """What a pair is, and which runs have no partner. Raises an InputError for rows that are no pairs with base."""
-    seed, lacks = options.seed or "", dict[str, dict[str, None]]()
-    if unnamed := [run.line for runs in by_row.values() for run in runs if not run.seed]:
+# ---------------------------------------------------------------------------------------------------------------------
+# Pairs
+
+
+def _note_on_pairs(path: Path, rows: Sequence[Row], runs: Sequence[Run], options: RunsReport) -> str:
+    """What a pair is, and which runs of the rows, of which the first is base, have no partner. Raises an InputError for
+    rows that are no pairs with base."""
+    seed = options.seed or ""
+    if unnamed := [run.line for run in runs if not run.seed]:
         raise InputError(f"{path} line {unnamed[0]}: {shown(seed)}: must say of which pair this run is; fill it in")
-    for metric in options.metric:
-        of_rows = {name: [run.seed for run in runs if run.values[metric] is not None] for name, runs in by_row.items()}
-        for name, seeds in of_rows.items():
-            if seeds and len({*seeds} & {*of_rows[base]}) < 2:
-                rule = f"must have numbers at two or more {shown(seed)} of {shown(base)}"
-                raise InputError(f"{path}: {shown(name)}: {shown(metric)}: {rule}; correct them, or leave the row out")
-            for one, other in ((name, base), (base, name)):
-                lacks.setdefault(one, {}).update(dict.fromkeys(s for s in of_rows[other] if s not in of_rows[one]))
-    missing = "; ".join(f"{name} has no {seed} {_listed([*seeds])}" for name, seeds in lacks.items() if seeds)
-    note = _what_a_pair_is(seed, folds if options.folds else 0)
+    several = len(options.metric) > 1
+    lacks = {metric: _without_partner(path, rows, metric, seed) for metric in options.metric}
+    missing = "; ".join(f"for {metric} " * several + text for metric, text in lacks.items() if text)
+    note = f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation do not: see --folds."
+    if options.folds:
+        note = (
+            f"Each {seed} is one of k = {len({run.seed for run in runs})} folds of a cross-validation, whose training "
+            "sets overlap: the variance of the mean of k folds is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
+        )
     return f"{note} Not compared, because the partner is missing: {missing}." if missing else note
 
 
-def _what_a_pair_is(seed: str, folds: int) -> str:
-    """folds: of a cross-validation; 0 for pairs that are independent."""
-    if not folds:
-        return f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation do not: see --folds."
-    return (
-        f"Each {seed} is one of k = {folds} folds of a cross-validation, whose training sets overlap: the variance of "
-        "the mean of k folds is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
-    )
+def _without_partner(path: Path, rows: Sequence[Row], metric: str, seed: str) -> str:
+    """Which runs of rows have no partner in base, and which of base have none in a row. Raises an InputError for rows
+    that have less than two pairs with base, the first of the rows."""
+    seeds = {row.name: {*row.samples[metric].weights} if metric in row.samples else set() for row in rows}
+    base, of_base = rows[0].name, seeds[rows[0].name]
+    rule = f"must have numbers at two or more {shown(seed)} of {shown(base)}; correct them, or leave the row out"
+    wrong = [row.name for row in rows if metric in row.values and len(seeds[row.name] & of_base) < 2]
+    if wrong:
+        raise InputError(*(f"{path}: {shown(name)}: {shown(metric)}: {rule}" for name in wrong))
+    lacks = {name: of_base - own for name, own in seeds.items()} | {base: set().union(*seeds.values()) - of_base}
+    return "; ".join(f"{name} has no {seed} {_listed(sorted(missing))}" for name, missing in lacks.items() if missing)
 
 
-def _row(name: str, runs: Sequence[Run], options: RunsReport, overlap: float) -> Row:
-    """The row of some runs. overlap: as that of a `Sample`."""
-    runs = sorted(runs, key=lambda run: run.seed)  # rows are compared seed by seed
-    values = {metric: numbers for metric in options.metric if (numbers := _numbers(runs, metric))}
-    states = ["done" if {*run.values.values()} - {None} else MISSING for run in runs]
-    own_name = "" if name.lower() in BASES else name
-    row = Row.of_values(name, values, own_name=own_name, states=states, settings=runs[0].settings)
-    samples = {}
-    for metric, sample in row.samples.items():
-        pairs = [run.seed for run in runs if run.values[metric] is not None] if options.paired else []
-        if not options.spreads or np.ptp(sample.scores):
-            samples[metric] = sample._replace(weights=pairs, overlap=overlap, has_seeds=not options.spreads)
-    return replace(row, samples=samples)
-
-
-def _numbers(runs: Sequence[Run], metric: str) -> list[float]:
-    """The values of a metric that are known, run by run."""
-    return [value for run in runs if (value := run.values[metric]) is not None]
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _digits(metric: str, rows: Sequence[Row], options: RunsReport) -> int:

@@ -13,30 +13,31 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report.rows import Grid
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.notes import change_note
-from transformer_pl.task import task_of
 from transformer_pl.trials.identity import row_identity
 from transformer_pl.trials.runs_folder import read_plan
 
 
-def notes_of(grids: Sequence[Grid], folder: Path | None = None) -> list[str]:
-    """The notes of sweeps that make one table. folder: that of the sweep, which says what was planned."""
-    unit = task_of(grids[0][0].base.data).unit
-    notes = [note for sweep, _ in grids for note in sweep.notes]
-    for prepared in dict.fromkeys(trial.prepared for _, planned in grids for trial in planned):
+def notes_of(grids: Sequence[Grid], unit: str, folder: Path | None = None) -> list[str]:
+    """The notes of sweeps that make one table.
+
+    unit: what an item of the dataset is called. folder: that of the sweep, which says what was planned.
+    """
+    notes = [note for grid in grids for note in grid.sweep.notes]
+    for prepared in dict.fromkeys(trial.prepared for grid in grids for trial in grid.trials):
         with suppress(InputError):  # the dataset is not on this machine
             found = leaks(prepared.meta["splits"], unit)  # evaluation pairs that make a score look too good
             notes += [f"{leak[0].upper()}{leak[1:]}" for leak in found]
     if folder:
         plan = read_plan(folder)
-        notes += [*plan.get("notes", ()), change_note(plan.get("tested"), tested_by(grids[0][0]))]
+        notes += [*plan.get("notes", ()), change_note(plan.get("tested"), tested_by(grids[0].sweep))]
         notes.append(_larger_sweep(grids, folder))
     return [f"{note.removesuffix('.')}." for note in dict.fromkeys(notes) if note]
 
 
 def _larger_sweep(grids: Sequence[Grid], folder: Path) -> str:
     """Which sweep has all of the rows and more, so that p should be corrected for these, too."""
-    rows = {row_identity(row.configs[0]): row.name for sweep, _ in grids for row in sweep.rows}
-    known = itertools.chain(_planned_sweeps(grids, folder), _shipped_sweeps(rows, grids[0][0].scale))
+    rows = {row_identity(row.configs[0]): row.name for grid in grids for row in grid.sweep.rows}
+    known = itertools.chain(_planned_sweeps(grids, folder), _shipped_sweeps(rows, grids[0].sweep.scale))
     for name, count in known:
         if count > len(rows) > 1:
             return (
@@ -48,7 +49,7 @@ def _larger_sweep(grids: Sequence[Grid], folder: Path) -> str:
 
 def _planned_sweeps(grids: Sequence[Grid], folder: Path) -> Iterator[tuple[str, int]]:
     """The other sweeps of the runs folder that have all of the trials, each with the number of its rows."""
-    ids = {one.id for _, planned in grids for one in planned}
+    ids = {trial.id for grid in grids for trial in grid.trials}
     for other in sorted(path.parent for path in folder.parent.glob("*/plan.json")):
         trials = read_plan(other).get("trials", []) if other != folder else []
         if ids <= {trial.get("id") for trial in trials}:

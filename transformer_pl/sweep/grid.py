@@ -152,7 +152,7 @@ class GridCommand(SweepCommand):
             return trials
         from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
-        return as_seen(sweep, trials, self.folder)[0]
+        return as_seen(sweep, trials, self.folder).trials
 
     def margin(self, sweep: Sweep) -> float | None:
         """Within which a difference counts as none. Raises an InputError where it is of another metric."""
@@ -225,18 +225,28 @@ class GridCommand(SweepCommand):
         """
         from transformer_pl.report.looks import as_seen
         from transformer_pl.report.sweep_notes import notes_of
-        from transformer_pl.report.sweep_table import Choice, table_of  # scipy takes half a second
+        from transformer_pl.report.sweep_table import rows_and_about  # scipy takes half a second
+        from transformer_pl.table.table import make_table
 
-        sweep = plan.sweep
-        trials, looked_at = as_seen(sweep, plan.trials, self.folder)
-        choice = Choice(self.options.base, self.options.paper, self.margin(sweep), names=names)
-        table, rows = table_of([(sweep, trials)], choice, notes_of([(sweep, trials)], self.folder), looked_at)
+        options, sweep = self.options, plan.sweep
+        grid = as_seen(sweep, plan.trials, self.folder)
+        task = task_of(sweep.base.data)
+        rows, about = rows_and_about(
+            [grid],
+            task,
+            names=names,
+            notes=notes_of([grid], task.unit, self.folder),
+            base=options.base,
+            paper=options.paper,
+            margin=self.margin(sweep),
+        )
+        table = make_table(rows, about)
 
         def draw_page() -> None:
             from transformer_pl.report.page import write_page  # matplotlib takes a second
 
             write_page(self.folder, f"{sweep.name} at scale {Path(sweep.scale).stem}", sweep.base, table, rows)
 
-        exit_code = exit_code or int(any(trial.diverged_at() is not None for trial in trials))
+        exit_code = exit_code or int(any(trial.diverged_at() is not None for trial in grid.trials))
         send = partial(send_report, self.folder, sweep.name, sweep.project, table, read_plan(self.folder))
-        return self.publish(table, draw_page, send, [trial.folder for trial in trials], exit_code)
+        return self.publish(table, draw_page, send, [trial.folder for trial in grid.trials], exit_code)

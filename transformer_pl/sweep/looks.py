@@ -1,11 +1,21 @@
 """The queue of a grid that is looked at while it trains: rows that are decided get no more seeds."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from filelock import FileLock
 
 from transformer_pl.plan.plan import Plan
 from transformer_pl.plan.queue import Ending, GridQueue, Remaining
-from transformer_pl.report.looks import Progress, decide, read_progress
+from transformer_pl.report.looks import Progress, decision_file, read_progress
+from transformer_pl.report.rows import Grid, sweep_rows
+from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.terminal import counted
+from transformer_pl.table.looks import Looks
+from transformer_pl.table.rows import Contrast, Measure
+from transformer_pl.table.table import compare_at
+from transformer_pl.task import task_of
 from transformer_pl.trials.trial import Trial
 
 ENDED = ("done", "failed", "diverged", "refused")
@@ -69,7 +79,7 @@ class LooksQueue(GridQueue):
                 break
             self._is_stuck = not decide(self.progress, self.plan.trials, self.margin, self.folder)
             self.progress = self._read()
-            self._news += self.progress.described[look:]
+            self._news += described(self.progress)[look:]
         if not self.progress.is_over and len(self.progress.decisions) < self.progress.last:
             following = self.progress.trials(self.later, len(self.progress.decisions) + 1)
             self._take(trial for trial in following if trial.place == self.plan.sweep.base_row)
@@ -87,3 +97,61 @@ class LooksQueue(GridQueue):
         return all(
             trial.id not in open_here and not trial.lock.is_held() and trial.state() in ENDED for trial in trials
         )
+
+
+def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, folder: Path) -> bool:
+    """Decide the next look, whose trials have ended, and write the decision, unless another command was first.
+
+    planned: all trials of the sweep. margin: a difference within it counts as none. Returns whether there is a
+    decision: there is none where a trial of base has failed or diverged.
+    """
+    sweep, looks, look = progress.sweep, progress.looks, len(progress.decisions)
+    trials = progress.trials(planned, look)
+    task_measure = task_of(sweep.base.data).measure
+    measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
+    rows = sweep_rows(Grid(sweep, trials), task_measure)
+    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in rows]
+    base = next(row for row in whole if row.is_base)
+    if measure.key not in base.samples:
+        return False
+    last = {row.name: progress.stopped.get(row.name, look) for row in whole}
+    undecided = {
+        one.row.name: one
+        for one in compare_at(looks, look, whole, measure, base, last)
+        if one.row is not base and one.row.name not in progress.stopped
+    }
+    decision = {
+        "look": look + 1,
+        "seeds": looks.seeds[look],
+        "base_seeds": looks.base_seeds[look],
+        "level": looks.levels[look],
+        "verdicts": {name: _verdict(looks, look, one, margin) for name, one in undecided.items()},
+        "p": {name: one.p_value for name, one in undecided.items()},
+        "results": [one.id for one in trials],
+    }
+    with FileLock(folder / "lock"):
+        if not decision_file(folder, look).exists():
+            write_json(decision_file(folder, look), decision)
+    return True
+
+
+def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
+    if not contrast.is_known:
+        return "left out"  # a trial of it has failed or diverged
+    if contrast.estimate is None or contrast.p_value is None:
+        return "equal" if contrast.is_rounding else "open"
+    return looks.verdict(look, contrast.estimate, contrast.p_value, margin)
+
+
+def described(progress: Progress) -> list[str]:
+    """A line for each decided look: which rows were decided, and how."""
+    lines = []
+    for look, decision in enumerate(progress.decisions):
+        by_verdict: dict[str, list[str]] = {}
+        for name, verdict in decision["verdicts"].items():
+            by_verdict.setdefault(verdict, []).append(name)
+        going_on = len(by_verdict.pop("open", ()))
+        said = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items()]
+        said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(progress.looks.seeds) - 1 else 'go on'}")
+        lines.append(f"look {look + 1}, after {progress.looks.seeds[look]} seeds a row: {'; '.join(said)}")
+    return lines

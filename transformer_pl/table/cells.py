@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformer_pl.runtime.terminal import short_number, short_numbers
@@ -16,16 +16,11 @@ HUGE = 1e7
 CLASS = re.compile(r"(?:\w+\.)+([A-Z]\w*)")  # an import path
 
 
-def number(value: float | None, form: str) -> str:
-    """A number in a format; a huge one in three digits."""
-    if value is None:
-        return ""
+def number(value: float, form: str = "") -> str:
+    """A number in a format, a huge one in three digits; without a format in three digits and a unit."""
+    if not form:
+        return short_number(value)
     return f"{value:{form.partition('.')[0]}.3g}" if HUGE <= abs(value) < math.inf else f"{value:{form}}"
-
-
-def short(value: float | None) -> str:
-    """A number in three digits and a unit."""
-    return "" if value is None else short_number(value)
 
 
 def setting(value: Any) -> str:
@@ -45,69 +40,49 @@ def title(row: Row) -> str:
 
 def converged(text: str, row: Row) -> str:
     """The text of a number, marked where the row had not converged."""
-    return text + UNCONVERGED if text and row.still_falls else text
+    return text + UNCONVERGED if row.still_falls else text
 
 
 def score(contrast: Contrast) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    form = f".{digits(contrast.mean, contrast.measure)}f"
-    text = " ± ".join(filter(None, (number(contrast.score, form), number(contrast.spread, form))))
-    return converged(text, contrast.row) or unmeasured(contrast.row)
-
-
-def mean(metric: str, digits: int, row: Row) -> str:
-    return number(row.mean(metric), f".{digits}f") or unmeasured(row)
-
-
-def flops(row: Row) -> str:
-    return short(row.flops) or unmeasured(row)
+    form = number_form(contrast.mean, contrast.measure)
+    numbers = [number(value, form) for value in (contrast.score, contrast.spread) if value is not None]
+    return converged(" ± ".join(numbers), contrast.row)
 
 
 def perplexity(metric: str, contrast: Contrast) -> str:
     """PPL, marked with `*` where it differs from base's by the loss, and where the row had not converged."""
-    text = number(contrast.row.mean(metric), ".2f")
-    return converged(f"{text}{star(contrast)}" if text else "", contrast.row) or unmeasured(contrast.row)
+    text = number(contrast.row.mean(metric) or 0.0, ".2f")
+    return converged(f"{text}{star(contrast)}", contrast.row)
 
 
-def detectable(contrast: Contrast) -> str:
-    return number(contrast.estimate.detectable, f".{contrast.measure.digits}f") if contrast.estimate else ""
-
-
-def interval(estimate: Estimate | None, measure: Measure, sign: str = "") -> str:
-    """The two ends of a confidence interval. sign: `+z` writes a sign before positive numbers, too."""
-    if estimate is None:
-        return ""
-    form = f"{sign}.{digits(estimate, measure)}f"
-    return " to ".join(number(end, form) for end in estimate.interval())
-
-
-def ratio_interval(contrast: Contrast) -> str:
-    """The two ends of the interval of a ratio, whose logarithm the contrast has."""
-    if contrast.estimate is None:
-        return ""
-    return " to ".join(number(math.exp(end), f".{contrast.measure.digits}f") for end in contrast.estimate.interval())
+def interval(ends: Iterable[float], form: str) -> str:
+    """The two ends of a confidence interval."""
+    return " to ".join(number(end, form) for end in ends)
 
 
 def row_interval(contrast: Contrast) -> str:
-    return interval(contrast.mean, contrast.measure)
+    return interval(contrast.mean.interval(), number_form(contrast.mean, contrast.measure)) if contrast.mean else ""
 
 
 def difference_interval(contrast: Contrast) -> str:
-    return interval(contrast.estimate, contrast.measure, "+z")
+    """With a sign before positive numbers, too."""
+    estimate = contrast.estimate
+    return interval(estimate.interval(), f"+z{number_form(estimate, contrast.measure)}") if estimate else ""
 
 
-def digits(estimate: Estimate | None, measure: Measure) -> int:
-    """How many digits a number and its interval have after the decimal point, so that no end is rounded to zero."""
+def number_form(estimate: Estimate | None, measure: Measure) -> str:
+    """The format of a number and its interval, with so many digits that no end is rounded to zero."""
     ends, fewest = estimate.interval() if estimate else (), measure.digits
-    return next((n for n in range(fewest, fewest + 3) if all(end == 0 or round(end, n) for end in ends)), fewest + 3)
+    enough = (n for n in range(fewest, fewest + 3) if all(end == 0 or round(end, n) for end in ends))
+    return f".{next(enough, fewest + 3)}f"
 
 
 def difference(contrast: Contrast) -> str:
     """The score minus base's, marked with `*` where significant; `-` where it is not known; empty for base."""
     if contrast.difference is None:
         return "" if contrast.row.is_base else "-"
-    form = f"+z.{digits(contrast.estimate, contrast.measure)}f"
-    return f"{number(contrast.difference, form)}{star(contrast)}"
+    return f"{number(contrast.difference, f'+z{number_form(contrast.estimate, contrast.measure)}')}{star(contrast)}"
 
 
 def star(contrast: Contrast) -> str:
@@ -143,9 +118,10 @@ def verdict(margin: float, contrast: Contrast) -> str:
     return "better" if (estimate.value > 0) != contrast.measure.lower_is_better else "worse"
 
 
-def unmeasured(row: Row) -> str:
+def unmeasured(one: Row | Contrast) -> str:
     """What stands in the place of a number that was not measured: `diverged`, `failed`, `refused`, or `-` (none)."""
-    return next((state for state in ("diverged", "failed", "refused") if state in row.states), "-")
+    states = one.row.states if isinstance(one, Contrast) else one.states
+    return next((state for state in ("diverged", "failed", "refused") if state in states), "-")
 
 
 def counts(contrast: Contrast) -> str:

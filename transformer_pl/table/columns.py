@@ -6,33 +6,20 @@ reads `diverged`, `failed`, or `-` for a row that is not finished.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from transformer_pl.table import cells
-from transformer_pl.table.cells import number
 from transformer_pl.table.formats import ON_REQUEST, Column
-from transformer_pl.table.rows import (
-    ALPHA,
-    SETS,
-    About,
-    Contrast,
-    Measure,
-    PrintedTable,
-    Row,
-    base_of,
-    difference,
-    standard_deviation,
-)
+from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, PrintedTable, Row, base_of, difference
 from transformer_pl.table.steps import FLOPS, STEPS
 
 Contrasts = Mapping[str, Sequence[Contrast]]  # by the key of the measure
 STAR, DAGGER = f"{cells.SIGNIFICANT}: p < {ALPHA:g}.", f"{cells.UNCONVERGED}: training had not converged."
 ALONE = "The 95 % interval is for this row alone."
 TOGETHER = "Simultaneous 95 % intervals: in 95 % of tables all contain the true differences."
-
-
+DIFFERENCE = {"": "difference", ".low": "estimate.low", ".high": "estimate.high", ".p": "p_value"}  # for programs
 Value = str | Callable[[Any], Any]  # of a row or a contrast: a function of it, or its attribute, such as `ending.fall`
 
 
@@ -46,20 +33,26 @@ def column(
     rank: int | None = None,
     page: int | None = None,
     below: bool = False,
+    missing: Callable[[Any], str] | None = None,
 ) -> Column:
     """One column of rows or of contrasts.
 
-    name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast; or, as a format or
-    as `cells.short`, of the value. The other arguments are those of a `Column`.
+    name: the heading; empty: for programs alone. key: in CSV and JSON. text: of a row or a contrast; or the form in
+    which `cells.number` prints the value, if that is no text itself. missing: the text of a row or a contrast without a
+    value; None: none. The other arguments are those of a `Column`.
     """
     values = [_attribute(one, value) if isinstance(value, str) else value(one) for one in of]
     if not name:
         return Column(key=key, values=values)
-    if isinstance(text, str):
-        texts = [number(value, text) for value in values]
-    else:
-        texts = [text(one) for one in (values if text is cells.short else of)]
-    return Column(name, texts, key, values, meaning, rank, page, below)
+
+    def shown(one: Any, value: Any) -> str:
+        if value is None:
+            return missing(one) if missing else ""
+        if callable(text):
+            return text(one)
+        return value if isinstance(value, str) else cells.number(value, text)
+
+    return Column(name, [*map(shown, of, values)], key, values, meaning, rank, page, below)
 
 
 def _attribute(one: Any, path: str) -> Any:
@@ -67,6 +60,11 @@ def _attribute(one: Any, path: str) -> Any:
     for name in path.split("."):
         one = getattr(one, name, None)
     return one
+
+
+def for_programs(of: Sequence[Any], key: str, values: Mapping[str, Value]) -> list[Column]:
+    """Columns without headings. values: by the end of their keys."""
+    return [column(of, "", f"{key}{ending}", value) for ending, value in values.items()]
 
 
 def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
@@ -80,11 +78,12 @@ def all_columns(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list
         column(rows, "row", label, "label", cells.title, differs, page=0),
         *(_settings(rows, about.setting_names) if about.shows_settings else ()),
         *_of_training(rows, contrasts, about),
+        *(one for measure in (STEPS, FLOPS) for one in _of_steps(measure, contrasts.get(measure.key, ()))),
     ]
-    columns += [one for measure in (STEPS, FLOPS) for one in _of_steps(measure, contrasts.get(measure.key, ()))]
     for place, measure in enumerate(about.measures):
         columns += _of_measure(measure, contrasts[measure.key], about, 10 * place)
-    columns += [*_printed(rows, about), *_for_programs(rows, contrasts, about)]
+    columns += _printed(rows, about.printed, about.measures[0]) if about.printed else ()
+    columns += [one._replace(name="") for one in _for_programs(rows, contrasts, about)]
     by_key = {one.key or one.name: one for one in reversed(columns)}  # the first of each key
     return [one for one in columns if by_key[one.key or one.name] is one]
 
@@ -104,163 +103,132 @@ def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
     ]
 
 
-def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+def _of_training(rows: Sequence[Row], contrasts: Contrasts, about: About) -> Iterator[Column]:
     """The size and the cost of each row, its perplexity, and further metrics."""
-    columns, metric, (score, *_) = list[Column](), about.perplexity, about.measures
+    metric, form = about.perplexity, f".{about.measures[0].digits}f"
     if about.loss:
         params = [row.params for row in rows]
-        columns.append(Column("params", cells.params(rows), "params", params, "Trained weights.", 8))
+        yield Column("params", cells.params(rows), "params", params, "Trained weights.", 8)
         meaning = f"Perplexity per token of the {SETS[about.split]}; lower is better. {STAR} {DAGGER}"
-        of, text = contrasts[about.loss.key], partial(cells.perplexity, metric)
-        columns.append(column(of, "PPL", f"{metric}.mean", _mean(metric), text, meaning, 10, page=5))
+        of, key, text = contrasts[about.loss.key], f"{metric}.mean", partial(cells.perplexity, metric)
+        yield column(of, "PPL", key, lambda one: one.row.mean(metric), text, meaning, 10, 5, missing=cells.unmeasured)
     for key, name, meaning, rank in _further_metrics(about):
         if any(key in row.values for row in rows):
-            text = partial(cells.mean, key, score.digits)
-            columns.append(column(rows, name, f"{key}.mean", _mean(key), text, meaning, rank))
+            value = partial(Row.mean, metric=key)
+            yield column(rows, name, f"{key}.mean", value, form, meaning, rank, missing=cells.unmeasured)
     if any(row.printed and row.printed.flops for row in rows):
         meaning = "Of a training; only matrix products count."
-        columns.append(column(rows, "FLOPs", "flops", "flops", cells.flops, meaning))
+        yield column(rows, "FLOPs", "flops", "flops", "", meaning, missing=cells.unmeasured)
     if any(row.is_selected for row in rows):
         meaning = "The step whose weights are scored: the mean over seeds."
-        columns.append(column(rows, "step", "scored_step", "scored_step", ",.0f", meaning, 7))
-    return columns
+        yield column(rows, "step", "scored_step", "scored_step", ",.0f", meaning, 7)
 
 
-def _of_steps(measure: Measure, of: Sequence[Contrast]) -> list[Column]:
+def _further_metrics(about: About) -> Iterator[tuple[str, str, str, int | None]]:
+    """The key, the name, the meaning and the rank of metrics without a test; also of the test set, as printed ones."""
+    yield from ((key, name, "Higher is better.", 6) for key, name in about.others.items())
+    if about.printed and about.printed.split == "test" != about.split:
+        score = about.measures[0]
+        for key, name in {score.key: score.title, **about.others}.items():
+            rank = None if key == score.key else 7
+            yield f"test/{key.partition('/')[2]}", f"test {name}", "Of the test set.", rank
+
+
+def _of_steps(measure: Measure, of: Sequence[Contrast]) -> Iterator[Column]:
     """How fast the loss of rows is base's, beside base; nothing where it is known of no row."""
     if all(one.difference is None for one in of):
-        return []
-    what, page = (measure.title.partition(" ")[0], 8 if measure is FLOPS else 7)
-    meaning = f"{what} until the row's validation loss is the last one of base, as a share of what base needs: below 1 "
-    meaning += "is faster. A row that never gets there is compared at its own last loss."
+        return
+    key, title, page = measure.key, measure.title, 8 if measure is FLOPS else 7
+    meaning = f"{title.partition(' ')[0]} until the row's validation loss is the last one of base, as a share of what "
+    meaning += "base needs: below 1 is faster. A row that never gets there is compared at its own last loss."
     interval = "The 95 % interval is for this row alone, over seeds of the row and of base."
 
-    def put(heading: str, ending: str, path: str, text: Any = "", meaning: str = "", below: bool = False) -> Column:
-        key, value = f"{measure.key}{ending}", partial(_exp, path)
-        return column(of, heading, key, value, text, meaning, ON_REQUEST, page, below)
+    def ratio(path: str, contrast: Contrast) -> float | None:
+        return None if (logarithm := _attribute(contrast, path)) is None else math.exp(logarithm)
 
-    low, high = "estimate.low", "estimate.high"
-    return [
-        put(measure.title, "", "difference", ".2f", meaning),
-        put(f"{measure.title} 95 %", ".low", low, cells.ratio_interval, interval, below=True),
-        put("", ".high", high),
-    ]
+    share, low, high = (partial(ratio, path) for path in ("difference", "estimate.low", "estimate.high"))
 
+    def ends(contrast: Contrast) -> str:
+        return cells.interval((low(contrast) or 0.0, high(contrast) or 0.0), f".{measure.digits}f")
 
-def _exp(path: str, contrast: Contrast) -> float | None:
-    """What the logarithm at this path is of."""
-    value = _attribute(contrast, path)
-    return None if value is None else math.exp(value)
+    yield column(of, title, key, share, ".2f", meaning, ON_REQUEST, page)
+    yield column(of, f"{title} 95 %", f"{key}.low", low, ends, interval, ON_REQUEST, page, below=True)
+    yield column(of, "", f"{key}.high", high)
 
 
-def _further_metrics(about: About) -> list[tuple[str, str, str, int | None]]:
-    """The key, the name, the meaning and the rank of metrics without a test; also of the test set, as printed ones."""
-    (score, *_), printed = about.measures, about.printed
-    shown: list[tuple[str, str, str, int | None]]
-    shown = [(key, name, "Higher is better.", 6) for key, name in about.others.items()]
-    if printed and printed.split == "test" != about.split:
-        others = {score.key: score.title, **about.others}
-        of_test = [(f"test/{key.partition('/')[2]}", f"test {name}") for key, name in others.items()]
-        shown += [(*one, "Of the test set.", 7 if place else None) for place, one in enumerate(of_test)]
-    return shown
+def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> Iterator[Column]:
+    """The columns of one measure: its mean and spread, its difference from base, and how many seeds it has.
 
-
-def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: int = 0) -> list[Column]:
-    """The columns of one measure: its mean and spread, its difference from base, and how many seeds it has."""
-    key, title, margin, columns = measure.key, measure.title, about.margins.get(measure.key), list[Column]()
-    suffix, compares = f" of {title}" if len(about.measures) > 1 else "", any(one.difference is not None for one in of)
-    spread = measure.meaning or f"Mean ± standard deviation over {about.trial}s."
-    better = f"{'Lower' if measure.lower_is_better else 'Higher'} is better. {DAGGER}"
+    place: on the page, of those before it.
+    """
+    key, title, put = measure.key, measure.title, partial(column, of)
+    delta, suffix = f"{key}.difference", f" of {title}" if len(about.measures) > 1 else ""
+    meaning = measure.meaning or f"Mean ± standard deviation over {about.trial}s."
+    meaning += f" {'Lower' if measure.lower_is_better else 'Higher'} is better. {DAGGER}"
+    yield put(title, f"{key}.mean", "score", cells.score, meaning, None, place + 1, missing=cells.unmeasured)
+    yield put("", f"{key}.sd", "spread")
+    yield put(f"{title} 95 %", f"{key}.low", "mean.low", cells.row_interval, ALONE, 9, place + 1, below=True)
+    yield put("", f"{key}.high", "mean.high")
+    name = f"Δ {title}" if any(one.difference is not None for one in of) else ""
+    meaning, interval = f"{title} minus base's. {STAR}", cells.difference_interval
+    yield put(name, delta, "difference", cells.difference, meaning, None, place + 2, missing=cells.difference)
+    yield put(f"Δ 95 %{suffix}", f"{delta}.low", "estimate.low", interval, TOGETHER, 13, place + 2, below=True)
+    yield put("", f"{delta}.high", "estimate.high")
+    if (margin := about.margins.get(key)) is not None:
+        meaning = f"Equal: the simultaneous interval is within {margin} on both sides. Better, worse: p < {ALPHA:g}."
+        verdict, key_of_verdict = partial(cells.verdict, margin), f"{delta}.within.{margin:g}"
+        yield put(f"within {margin:g}{suffix}", key_of_verdict, verdict, "", meaning, None, place + 4)
     tested = sum(one.p_value is not None for one in of)
-    chance = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
-    power = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
-    equal = f"Equal: the simultaneous interval is within {margin} on both sides. Better, worse: p < {ALPHA:g}."
-
-    def put(heading: str, ending: str, *more: Any, **where: Any) -> None:
-        columns.append(column(of, heading, f"{key}.{ending}", *more, **where))
-
-    def name(heading: str) -> str:
-        return heading if compares else ""
-
-    put(title, "mean", "score", cells.score, f"{spread} {better}", page=1)
-    put("", "sd", "spread")
-    put(f"{title} 95 %", "low", "mean.low", cells.row_interval, ALONE, 9, page=1, below=True)
-    put("", "high", "mean.high")
-    minus, interval = f"{title} minus base's. {STAR}", cells.difference_interval
-    put(name(f"Δ {title}"), "difference", "difference", cells.difference, minus, page=2)
-    put(name(f"Δ 95 %{suffix}"), "difference.low", "estimate.low", interval, TOGETHER, 13, page=2, below=True)
-    put("", "difference.high", "estimate.high")
-    if margin is not None:
-        verdict = partial(cells.verdict, margin)
-        put(f"within {margin:g}{suffix}", f"difference.within.{margin:g}", verdict, verdict, equal, page=4)
-    put(name(f"p{suffix}"), "difference.p", "p_value", cells.p_value, chance, 12, page=3)
+    meaning = f"How probable such a difference is if no row differs, corrected for the {tested} tested rows."
+    yield put(f"p{suffix}", f"{delta}.p", "p_value", cells.p_value, meaning, 12, place + 3)
     if any(one.beside_runs for one in of):
-        alone = "Whether a row's one run could be one of base's; it says nothing of how the row itself spreads."
-        put(f"one run{suffix}", "one_run", "beside_runs", lambda one: one.beside_runs or "", alone, page=4)
-        put("", "one_run.p", "one_run")
-    put(name(f"detectable Δ{suffix}"), "difference.detectable", "estimate.detectable", cells.detectable, power, 6)
-    counts = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
-    put(f"{about.trial}s{suffix}", "n", lambda one: len(one.scores), cells.counts, counts, 11, page=6)
-    return [one if one.page is None else one._replace(page=place + one.page) for one in columns]
+        meaning = "Whether a row's one run could be one of base's; it says nothing of how the row itself spreads."
+        yield put(f"one run{suffix}", f"{key}.one_run", "beside_runs", "", meaning, None, place + 4)
+        yield put("", f"{key}.one_run.p", "one_run")
+    form, meaning = (
+        f".{measure.digits}f",
+        f"The true difference that this row's {about.trial}s would find in 80 % of cases.",
+    )
+    yield put(f"detectable Δ{suffix}", f"{delta}.detectable", "estimate.detectable", form, meaning, 6)
+    meaning = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
+    yield put(f"{about.trial}s{suffix}", f"{key}.n", lambda one: len(one.scores), cells.counts, meaning, 11, place + 6)
 
 
-def _printed(rows: Sequence[Row], about: About) -> list[Column]:
-    """What others have printed beside the rows."""
-    printed, (score, *_) = about.printed, about.measures
-    if not printed:
-        return []
-    title, metric, form = score.title, score.key.partition("/")[2], f".{printed.decimals}f"
+def _printed(rows: Sequence[Row], printed: PrintedTable, score: Measure) -> Iterator[Column]:
+    """What others have printed beside the rows. score: the main measure."""
+    title, metric, form, who = score.title, score.key.partition("/")[2], f".{printed.decimals}f", printed.name
     listed = ", ".join(f"{one.label} {one.score:g}" for one in printed.others)
-    source, who = f"The number printed for the same row: {printed.source}.", printed.name
+    source = f"The number printed for the same row: {printed.source}."
     others = f"{source} Others: {listed}." if listed else source
     cost = "Training time, times the number of GPUs, times their sustained rate."
     heading, key = (f"test {title}", f"test/{metric}") if printed.split == "test" else (title, metric)
-    change = "The printed number of the row minus that of base."
+    meaning = "The printed number of the row minus that of base."
 
-    change_of_score, change_of_ppl = (partial(_change, printed, name) for name in ("score", "ppl"))
-    return [
-        column(rows, f"{who} PPL", "paper/ppl", "printed.ppl", ".2f", source, 3),
-        column(rows, f"{who} Δ PPL", "paper/ppl.difference", change_of_ppl, "+z.2f", change, 0),
-        column(rows, f"{who} {heading}", f"paper/{key}", "printed.score", form, others, 5),
-        column(rows, f"{who} Δ {title}", f"paper/{metric}.difference", change_of_score, f"+z{form}", change, 4, page=4),
-        column(rows, f"{who} params", "paper/params", "printed.params", cells.short, rank=1),
-        column(rows, f"{who} FLOPs", "paper/flops", "printed.flops", cells.short, cost, 2),
-    ]
+    def change(number: str, row: Row) -> float | None:
+        return printed.difference(row.printed, number)
 
-
-def _change(printed: PrintedTable, name: str, row: Row) -> float | None:
-    return printed.difference(row.printed, name)
+    of_ppl, of_score, key_of_score = partial(change, "ppl"), partial(change, "score"), f"paper/{metric}.difference"
+    yield column(rows, f"{who} PPL", "paper/ppl", "printed.ppl", ".2f", source, 3)
+    yield column(rows, f"{who} Δ PPL", "paper/ppl.difference", of_ppl, "+z.2f", meaning, 0)
+    yield column(rows, f"{who} {heading}", f"paper/{key}", "printed.score", form, others, 5)
+    yield column(rows, f"{who} Δ {title}", key_of_score, of_score, f"+z{form}", meaning, 4, page=4)
+    yield column(rows, f"{who} params", "paper/params", "printed.params", rank=1)
+    yield column(rows, f"{who} FLOPs", "paper/flops", "printed.flops", "", cost, 2)
 
 
-def _mean(metric: str) -> Callable[[Any], float | None]:
-    return lambda one: (one.row if isinstance(one, Contrast) else one).mean(metric)
-
-
-def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[Column]:
+def _for_programs(rows: Sequence[Row], contrasts: Contrasts, about: About) -> Iterator[Column]:
     """Every number of a row that no other column has, at full precision."""
-    base, columns = base_of(rows, about.measures[0]), list[Column]()
+    base = base_of(rows, about.measures[0])
     if about.loss:
-        facts: dict[str, Value] = {
-            "seeds": lambda row: len(row.states),
-            **{state: partial(_count, state) for state in ("done", "failed", "diverged", "refused")},
-            "flops": "flops",
-            "scored_step": "scored_step",
-            "exempt": lambda row: "; ".join(row.exempt) or None,
-            "val/loss.fall": "ending.fall",
-            "val/loss.fall.noise": "ending.noise",
-        }
-        columns += [column(rows, "", key, value) for key, value in facts.items()]
-        columns += _of_measure(about.loss, contrasts[about.loss.key], about)
+        yield Column(key="seeds", values=[len(row.states) for row in rows])
+        for state in ("done", "failed", "diverged", "refused"):
+            yield Column(key=state, values=[row.states.count(state) for row in rows])
+        yield from for_programs(rows, "", {"flops": "flops", "scored_step": "scored_step"})
+        yield Column(key="exempt", values=["; ".join(row.exempt) or None for row in rows])
+        yield from for_programs(rows, "val/loss", {".fall": "ending.fall", ".fall.noise": "ending.noise"})
+        yield from _of_measure(about.loss, contrasts[about.loss.key], about)
     for metric in dict.fromkeys(metric for row in rows for metric in row.values):
-        of_rows = [row.values.get(metric, ()) for row in rows]
-        columns += [
-            column(rows, "", f"{metric}.mean", _mean(metric)),
-            column(of_rows, "", f"{metric}.sd", standard_deviation),
-            column(of_rows, "", f"{metric}.n", len),
-            column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric)),
-        ]
-    return [one._replace(name="") for one in columns]
-
-
-def _count(state: str, row: Row) -> int:
-    return row.states.count(state)
+        yield column(rows, "", f"{metric}.mean", partial(Row.mean, metric=metric))
+        yield column(rows, "", f"{metric}.sd", partial(Row.spread, metric=metric))
+        yield Column(key=f"{metric}.n", values=[len(row.scores(metric)) for row in rows])
+        yield column(rows, "", f"{metric}.difference", partial(difference, base=base, metric=metric))

@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table import cells
-from transformer_pl.table.columns import column, differing_keys
+from transformer_pl.table.columns import DIFFERENCE, column, differing_keys, for_programs
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.notes import FEWEST_SENTENCES
 from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
@@ -41,18 +41,12 @@ def _samples(rows: Sequence[Row], measure: Measure) -> list[Sample]:
         if sample is None
         or not set(row.states) <= {"done", MISSING}
         or len(sample.scores) < 2
-        or (first and not np.array_equal(first.references, sample.references))
+        or (first and not sample.has_sentences_of(first))
     ]
     if wrong:
         rule = f"must have finished with several seeds, on the same {FEWEST_SENTENCES} or more sentences as the others"
         raise InputError(f"rows `{'`, `'.join(wrong)}`: {rule}; train them, or leave them out of the file")
     return [sample for sample in found if sample]
-
-
-def _numbers(effects: Sequence[Contrast]) -> list[Column]:
-    """The numbers of effects, for programs."""
-    values = {"": "difference", ".low": "estimate.low", ".high": "estimate.high", ".p": "p_value"}
-    return [column(effects, "", f"difference{ending}", value) for ending, value in values.items()]
 
 
 def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False) -> Table:
@@ -66,10 +60,11 @@ def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False)
     places = np.eye(len(rows))
     effects = effects_of(rows, measure, {f"{i} {j}": places[i] - places[j] for i, j in pairs})
     if as_records:
-        of_pairs = [
-            Column(key=key, values=[names[pair[place]] for pair in pairs]) for place, key in enumerate(("row", "other"))
+        ends = [
+            Column(key=key, values=[names[i] for i in of])
+            for key, of in zip(("row", "other"), zip(*pairs, strict=True), strict=True)
         ]
-        return Table([*of_pairs, *_numbers(effects)])
+        return Table([*ends, *for_programs(effects, "difference", DIFFERENCE)])
     of_pair = dict(zip(pairs, effects, strict=True))
     columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
     for j in range(len(names) - 1):
@@ -102,16 +97,15 @@ def factors_table(rows: Sequence[Row], measure: Measure, margin: float | None = 
     """
     base = next((place for place, row in enumerate(rows) if row.is_base), 0)
     factors = find_factors([row.settings for row in rows], base)
-    mains = effects_of(rows, measure, _main_effects(factors, len(rows)))
-    interactions = effects_of(rows, measure, _interactions(factors, len(rows)))
+    mains, interactions = (effects_of(rows, measure, _weights(factors, len(rows), of)) for of in (1, 2))
     effects, kinds = [*mains, *interactions], ["main effect"] * len(mains) + ["interaction"] * len(interactions)
     columns = [
-        column(effects, "effect", "effect", lambda one: one.row.name, lambda one: one.row.name),
+        column(effects, "effect", "effect", "row.name"),
         Column("kind", kinds, "kind", kinds),
         Column(f"Δ {measure.title}", [*map(cells.difference, effects)]),
         Column("Δ 95 %", [*map(cells.difference_interval, effects)]),
         Column("p", [*map(cells.p_value, effects)]),
-        *_numbers(effects),
+        *for_programs(effects, "difference", DIFFERENCE),
     ]
     note = "A main effect is a mean over the levels of the other factors; an interaction is by how much one level "
     note += "changes the effect of another one. p is corrected for all effects of one kind."
@@ -138,11 +132,8 @@ def find_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[Facto
     wanted = list(itertools.product(*(range(len(factor.levels)) for factor in factors)))
     combined = list(zip(*(factor.of_rows for factor in factors), strict=True))
     if sorted(combined) != wanted:
-        missing = [
-            " ".join(f"{factor.name}={factor.levels[level]}" for factor, level in zip(factors, levels, strict=True))
-            for levels in wanted
-            if levels not in combined
-        ]
+        absent = [zip(factors, levels, strict=True) for levels in wanted if levels not in combined]
+        missing = [" ".join(f"{factor.name}={factor.levels[level]}" for factor, level in pairs) for pairs in absent]
         lacks = f"lack {', '.join(missing[:5])}; add them" if missing else "have one twice; leave it out"
         raise InputError(f"--factors: {rule}, but {lacks}")
     return factors
@@ -159,22 +150,14 @@ def _varying_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[F
     return list(factors.values())
 
 
-def _main_effects(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:
-    """By name, the weights of each level's effect: its mean over all other levels minus that of base's level."""
+def _weights(factors: Sequence[Factor], rows: int, of: int) -> dict[str, np.ndarray]:
+    """By name, the weights of each effect: of one factor, its mean over all other levels minus that of base's level; of
+    two, the interaction of two of their levels, as a mean over the levels of a third factor."""
     effects = {}
-    for factor in factors:
-        for level in range(1, len(factor.levels)):
-            name = f"{factor.name}={factor.levels[level]}"
-            effects[name] = factor.against_base(level) * len(factor.levels) / rows
-    return effects
-
-
-def _interactions(factors: Sequence[Factor], rows: int) -> dict[str, np.ndarray]:
-    """By name, the weights of each interaction of two levels, as a mean over the levels of a third factor."""
-    effects = {}
-    for one, other in itertools.combinations(factors, 2):
-        for i, j in itertools.product(range(1, len(one.levels)), range(1, len(other.levels))):
-            name = f"{one.name}={one.levels[i]} with {other.name}={other.levels[j]}"
-            weights = one.against_base(i) * other.against_base(j)
-            effects[name] = weights * len(one.levels) * len(other.levels) / rows
+    for combined in itertools.combinations(factors, of):
+        for levels in itertools.product(*(range(1, len(factor.levels)) for factor in combined)):
+            pairs = [*zip(combined, levels, strict=True)]
+            name = " with ".join(f"{factor.name}={factor.levels[level]}" for factor, level in pairs)
+            shares = [factor.against_base(level) * len(factor.levels) for factor, level in pairs]
+            effects[name] = np.prod(shares, axis=0) / rows
     return effects

@@ -1,9 +1,8 @@
 """Figures by matplotlib, readable in print and with a colour vision deficiency. No other module imports matplotlib."""
 
-import itertools
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -14,20 +13,17 @@ import numpy as np
 from matplotlib import pyplot as pyplot  # for Optuna's figures
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from transformer_pl.table.formats import Table
 from transformer_pl.table.rows import Contrast, PrintedTable
-from transformer_pl.table.scales import at_both, is_predictable, left_one_out
+from transformer_pl.table.scales import at_both
 from transformer_pl.table.statistics import predict
 
 # The colours of Okabe and Ito, which most people with a colour vision deficiency can tell apart. In grey, markers and
 # line styles tell curves apart. Colours and markers change first from row to row, then the style of lines.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LOOKS: list[dict[str, Any]] = [
-    {"color": colour, "marker": marker, "linestyle": line}
-    for line in ("-", "--", ":", "-.")
-    for colour, marker in zip(COLOURS, "osD^vPX", strict=True)
-]
+LOOKS = cycler(linestyle=["-", "--", ":", "-."]) * (cycler(color=COLOURS) + cycler(marker=list("osD^vPX")))
 BESIDE_INTERVAL = 0.06  # inches from an interval to the dots of its seeds, below it
 NAME_WIDTH = 34  # characters in a line of a row's name
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # where the legend is: beside the axes
@@ -91,28 +87,25 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -
     known = [(one, one.estimate.interval()) for one in contrasts if one.estimate]
     if not known:
         return None
-    scores, intervals = zip(*known, strict=True)
-    names, values = [break_name(one.row.title) for one in scores], [one.difference for one in scores]
-    of_paper = [printed.difference(one.row.printed) if printed else None for one in scores]
+    shown, intervals = zip(*known, strict=True)
+    names, seeds = [break_name(one.row.title) for one in shown], [_dots(one) for one in shown]
+    of_paper = np.array([printed and printed.difference(one.row.printed) for one in shown], float)
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
-    axes = figure.subplots()
-    centres, measure = heights.cumsum() - heights / 2, contrasts[0].measure.title
+    axes, centres, dots = figure.subplots(), heights.cumsum() - heights / 2, np.concatenate(seeds)
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
-    faces = np.where([one.is_found for one in scores], COLOURS[1], "white")
-    axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
-    seeds = [_dots(one) for one in scores]
-    beside = np.repeat(centres + BESIDE_INTERVAL, [len(ours) for ours in seeds])
-    axes.scatter(np.concatenate(seeds), beside, 4, COLOURS[1], linewidths=0)
-    axes.scatter(np.array(of_paper, float), centres, 25, COLOURS[2], marker="x", zorder=2)
+    faces = np.where([one.is_found for one in shown], COLOURS[1], "white")
+    axes.scatter([one.difference for one in shown], centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
+    axes.scatter(dots, np.repeat(centres + BESIDE_INTERVAL, [*map(len, seeds)]), 4, COLOURS[1], linewidths=0)
+    axes.scatter(of_paper, centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    of_paper = [value for value in of_paper if value is not None]
-    if any(one.is_outlier for one in scores):
-        _show_usual(axes, scores, [*np.concatenate(seeds), *of_paper])
-        _mark_cut(axes, np.array(intervals), centres)
-    marks = f"filled: p < 0.05{'; dot: a seed' * bool(beside.size)}{'; cross: paper' if of_paper else ''}"
+    if len(usual := [ends for one, ends in known if not one.is_outlier]) < len(known):
+        _show_usual(axes, np.array(intervals), centres, [*np.ravel(usual), *dots, *of_paper])
+    has_paper = bool(np.isfinite(of_paper).any())
+    marks = f"filled: p < 0.05{'; dot: a seed' * bool(dots.size)}{'; cross: paper' * has_paper}"
     base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
-    axes.set_xlabel(f"{measure}, difference from {base}, 95 % interval ({marks})", fontsize=8)
+    title = contrasts[0].measure.title
+    axes.set_xlabel(f"{title}, difference from {base}, 95 % interval ({marks})", fontsize=8)
     axes.set_ylim(heights.sum(), 0)
     axes.set_yticks(centres, names, fontsize=8)
     axes.tick_params(axis="y", length=0)
@@ -127,18 +120,14 @@ def _dots(contrast: Contrast) -> np.ndarray:
     return (contrast.difference or 0.0) - fmean(contrast.scores) + np.array(contrast.scores)
 
 
-def _mark_cut(axes: Axes, intervals: np.ndarray, centres: np.ndarray) -> None:
-    """Put an arrow where an interval reaches beyond the picture. intervals: (rows, 2); centres: their heights."""
+def _show_usual(axes: Axes, intervals: np.ndarray, centres: np.ndarray, values: Sequence[float]) -> None:
+    """Show these values, and arrows where an interval reaches beyond them; one row with a wide interval would make all
+    others small. intervals: (rows, 2); centres: their heights; values: those that are not known are NaN."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    axes.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     (starts, ends), (low, high) = intervals.T, axes.get_xlim()
     for place, marker, is_cut in ((low, "<", starts < low), (high, ">", ends > high)):
         axes.scatter(np.full(is_cut.sum(), place), centres[is_cut], 25, COLOURS[1], marker=marker, clip_on=False)
-
-
-def _show_usual(axes: Axes, contrasts: Sequence[Contrast], values: Sequence[float | None]) -> None:
-    """Show these values and the usual intervals; one row with a wide interval would make all others small."""
-    usual = [end for one in contrasts if one.estimate and not one.is_outlier for end in one.estimate.interval()]
-    shown = np.array([*usual, *values], float)
-    axes.set_xlim(shown.min() - 0.05 * np.ptp(shown), shown.max() + 0.05 * np.ptp(shown))
 
 
 def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
@@ -153,7 +142,7 @@ def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
         return None
     figure, axes = _axes_beside_names([row.shown_name for row, _ in drawn])
     highest, start = 0.0, math.inf
-    for (row, by_seed), look in zip(drawn, itertools.cycle(LOOKS), strict=False):
+    for (row, by_seed), look in zip(drawn, LOOKS(), strict=False):
         final, end = min(fmean(row.values["val/ppl"]), math.exp(HIGHEST_LOSS)), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.exp([[min(seed[step], HIGHEST_LOSS) for step in common] for seed in by_seed])
@@ -196,37 +185,42 @@ def front(contrasts: Sequence[Contrast], cost: str, unit: str) -> Drawing | None
             best.append((x, y))
     figure, axes = _axes_beside_names([*points])
     axes.step(*zip(*best, strict=True), where="post", color="0.6", linewidth=0.8, zorder=0)
-    for (name, (x, y, interval)), look in zip(points.items(), itertools.cycle(LOOKS), strict=False):
+    for (x, _, interval), look in zip(points.values(), LOOKS(), strict=False):
         axes.plot([x, x], interval, color=look["color"], linewidth=0.8)
-        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if (x, y) in best else "white"}
-        axes.plot(x, y, markersize=5, label=break_name(name), **look)
+    _draw_points(axes, points, [(x, y) for x, y, _ in points.values()], [(x, y) in best for x, y, _ in points.values()])
     title = contrasts[0].measure.title
     axes.set(xlabel=unit, ylabel=title, xscale="log")
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
-    axes.legend(**BESIDE)
     return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
 
 
 def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str, str]) -> Drawing:
     """The differences from base at two scales, and the line by which the second are predicted. names: of the scales."""
-    points = {one.row.shown_name: (one, other) for one, other in at_both(here, there)}
-    x, y = np.array([[one.difference for one in pair] for pair in points.values()], float).T
-    figure, axes = _axes_beside_names([*points])
+    both = at_both(here, there, names)
+    x, y, places = both.x, both.y, [*zip(both.x, both.y, strict=True)]
+    figure, axes = _axes_beside_names([one.row.shown_name for one, _ in both.pairs])
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
-    if is_predictable(left_one_out(x, y)[1], len(x)):
+    if both.is_predictable:
         at = np.linspace(x.min(), x.max(), 50)
         line = np.array([[one.value, *one.interval()] for one in (predict(x, y, place) for place in at)]).T
         axes.plot(at, line[0], color="0.6", linewidth=0.8, zorder=0)
         axes.fill_between(at, *line[1:], color="0.6", alpha=0.15, linewidth=0)
-    for i, ((name, (one, _)), look) in enumerate(zip(points.items(), itertools.cycle(LOOKS), strict=False)):
-        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if one.is_found else "white"}
-        axes.plot(x[i], y[i], markersize=5, label=break_name(f"{i + 1}  {name}"), **look)
-        axes.annotate(str(i + 1), (x[i], y[i]), (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
+    numbered = [f"{i}  {one.row.shown_name}" for i, (one, _) in enumerate(both.pairs, start=1)]
+    _draw_points(axes, numbered, places, [one.is_found for one, _ in both.pairs])
+    for i, (place, look) in enumerate(zip(places, LOOKS(), strict=False), start=1):
+        axes.annotate(str(i), place, (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
     first, second = (f"{here[0].measure.title} at {name}, difference from base" for name in names)
     axes.set(xlabel=first, ylabel=second)
-    axes.legend(**BESIDE)
     return Drawing("Differences at two scales", figure, SCALES)
+
+
+def _draw_points(axes: Axes, names: Iterable[str], places: Iterable[Sequence[float]], filled: Iterable[bool]) -> None:
+    """A point for each row, and its name in the legend."""
+    for name, (x, y), is_filled, look in zip(names, places, filled, LOOKS(), strict=False):
+        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if is_filled else "white"}
+        axes.plot(x, y, markersize=5, label=break_name(name), **look)
+    axes.legend(**BESIDE)
 
 
 def break_name(name: str) -> str:

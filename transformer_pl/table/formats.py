@@ -7,7 +7,7 @@ import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -78,6 +78,15 @@ class Table(NamedTuple):
         """The columns of text, which has no room for those on request."""
         return [column for column in self.columns if column.drop_rank != ON_REQUEST]
 
+    def _that_fit(self, fit: Callable[[list[Column]], bool]) -> list[Column]:
+        """The columns of text without those that are dropped, by their rank, until the others fit."""
+        columns = self._in_text
+        for last in sorted({column.drop_rank for column in columns if column.drop_rank is not None}):
+            if fit(columns):
+                break
+            columns = [column for column in columns if column.drop_rank is None or column.drop_rank > last]
+        return columns
+
     def chosen(self, names: Sequence[str]) -> "Table":
         """The table with these columns for people, in this order. Raises an InputError for unknown ones."""
         known = {column.name: column for column in self.columns}
@@ -104,11 +113,8 @@ class Table(NamedTuple):
 
         Columns are dropped by their rank until the others fit. A note names those that are hidden.
         """
-        console, shown, notes = Console(width=UNBROKEN), self._in_text, list(self.notes)
-        for last in sorted({column.drop_rank for column in shown if column.drop_rank is not None}):
-            if console.measure(_grid(shown, self.headings)).minimum <= width:
-                break
-            shown = [column for column in shown if column.drop_rank is None or column.drop_rank > last]
+        console, notes = Console(width=UNBROKEN), list(self.notes)
+        shown = self._that_fit(lambda columns: console.measure(_grid(columns, self.headings)).minimum <= width)
         if hidden := [column.name for column in self._in_text if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
         lines: list[RenderableType] = [
@@ -143,11 +149,7 @@ class Table(NamedTuple):
         A table that is wider than a column of two takes both. label: its name for \\ref, after `tab:`. caption: its
         caption; None: summary and notes.
         """
-        columns = self._in_text
-        for last in sorted({column.drop_rank for column in columns if column.drop_rank is not None}):
-            if _latex_width(columns) <= LATEX_WIDTH:
-                break
-            columns = [column for column in columns if column.drop_rank is None or column.drop_rank > last]
+        columns = self._that_fit(lambda columns: _latex_width(columns) <= LATEX_WIDTH)
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
         head, *body = [" & ".join([_latex_name(name), *map(_latex, cells)]) + r" \\" for name, *cells in lines]
         for place, heading in sorted(self.headings.items(), reverse=True):
@@ -156,9 +158,10 @@ class Table(NamedTuple):
         rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
         said = " ".join(filter(None, [self.summary, *self.notes])).replace(LEGEND, "").replace("  ", " ").strip()
         kind = "table" if _latex_width(columns) <= LATEX_WIDTH / 2 else "table*"
-        around = [rf"\begin{{{kind}}}[t]\centering"]
-        around.append(rf"\caption{{{_latex(said) if caption is None else caption}}}\label{{tab:{_label(label)}}}")
-        return "\n".join(["% \\usepackage{booktabs}", *around, *rows, rf"\end{{{kind}}}"]) + "\n"
+        name = re.sub("[^A-Za-z0-9]+", "-", label).strip("-")
+        captioned = rf"\caption{{{_latex(said) if caption is None else caption}}}\label{{tab:{name}}}"
+        begin = rf"\begin{{{kind}}}[t]\centering"
+        return "\n".join(["% \\usepackage{booktabs}", begin, captioned, *rows, rf"\end{{{kind}}}"]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
@@ -194,11 +197,6 @@ def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:
     return grid
 
 
-def _label(text: str) -> str:
-    """A name for \\ref: letters, digits and hyphens."""
-    return re.sub("[^A-Za-z0-9]+", "-", text).strip("-")
-
-
 def _markdown(text: str) -> str:
     """A text on one line of Markdown, as it stands."""
     text = re.sub("&(?=[a-zA-Z#])", "&amp;", " ".join(text.split("\n")))
@@ -212,11 +210,8 @@ _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 _LATEX |= {"\n": " ", '"': "''", "–": "--", "—": "---", "→": r"$\to$", "∞": r"$\infty$", "µ": r"$\mu$"}
 _LATEX |= {"≥": r"$\ge$", "≤": r"$\le$", "≈": r"$\approx$", "×": r"$\times$", "−": "$-$"}
 _LATEX |= {c: "\\" + c for c in "&%$#_{}"}
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi"
-)
-_LATEX |= {chr(0x3B1 + i + (i > 16)): rf"$\{name}$" for i, name in enumerate(f"{_GREEK} psi omega".split())}
-_LATEX["ο"] = "o"
+_LATEX |= {c: rf"$\{unicodedata.name(c).split()[-1].lower()}$" for c in "αβγδεζηθικμνξπρστυφχψω"}
+_LATEX |= {"λ": r"$\lambda$", "ο": "o"}
 
 
 def _latex(text: str) -> str:

@@ -171,8 +171,18 @@ class Row:
         """Whether it is known that the row had not converged."""
         return self.ending is not None and self.ending.still_falls
 
+    def scores(self, metric: str) -> Sequence[float]:
+        """One value per finished seed."""
+        return self.values.get(metric, ())
+
     def mean(self, metric: str) -> float | None:
-        return mean(self.values.get(metric, ()))
+        """The mean over the seeds, also where nothing is known of its error."""
+        return mean(self.scores(metric))
+
+    def spread(self, metric: str) -> float | None:
+        """The standard deviation over the seeds, of n - 1; None of fewer than two, and where one is infinite."""
+        values = self.scores(metric)
+        return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
 
     def has_learned(self, measure: Measure) -> bool:
         """Whether the row is finished, and is good enough that others can be compared with it."""
@@ -203,17 +213,17 @@ class Contrast:
     @property
     def scores(self) -> Sequence[float]:
         """One value per finished seed."""
-        return self.row.values.get(self.measure.key, ())
+        return self.row.scores(self.measure.key)
 
     @property
     def score(self) -> float | None:
         """The mean over the seeds, also where nothing is known of its error."""
-        return mean(self.scores)
+        return self.row.mean(self.measure.key)
 
     @property
     def spread(self) -> float | None:
         """The standard deviation over the seeds."""
-        return standard_deviation(self.scores)
+        return self.row.spread(self.measure.key)
 
     @property
     def is_known(self) -> bool:
@@ -236,11 +246,6 @@ class Contrast:
 def mean(values: Sequence[float]) -> float | None:
     """The mean; None of no values."""
     return statistics.fmean(values) if values else None
-
-
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """sqrt(sum (x - mean)^2 / (n - 1)); None of fewer than two values, and where one is infinite."""
-    return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
 
 
 def base_of(rows: Sequence[Row], measure: Measure) -> Row | None:

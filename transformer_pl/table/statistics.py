@@ -52,6 +52,9 @@ class Sample(NamedTuple):
     )
     has_seeds: bool = True  # False: made from a mean and a deviation, so that no value belongs to one of another row
 
+    def has_sentences_of(self, other: "Sample") -> bool:
+        return np.array_equal(self.references, other.references)
+
 
 class Estimate(NamedTuple):
     """A score, or a difference of two scores, with its uncertainty."""
@@ -262,16 +265,6 @@ def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
     return Sample(values, np.stack([values, values], 1)) if len(values) > 1 else None
 
 
-def are_comparable(row: Sample, base: Sample) -> bool:
-    """Whether two rows have the same references, and both have one seed, or both several."""
-    return np.array_equal(row.references, base.references) and (len(row.scores) == 1) == (len(base.scores) == 1)
-
-
-def is_constant(row: Sample) -> bool:
-    """Whether the several seeds of a row all have the same score."""
-    return len(row.scores) > 1 and bool(np.ptp(row.scores) == 0)
-
-
 def is_outlier(row: Sample, prior: Prior | None) -> bool:
     """Whether the variance of a row from seed to seed is far from those of the other rows."""
     return prior is not None and len(row.scores) > 1 and _seed_variance(row) in prior.outliers
@@ -298,8 +291,8 @@ def correct(
     tested = [i for i in tested if not is_rounding([(1, rows[i]), (-1, base)])]
     if not tested:
         return [(estimate, None) for estimate in differences]
-    by_chance = _levels_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
-    return _stepped_down(differences, tested, by_chance, most, level)
+    errors = _errors_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
+    return _stepped_down(differences, tested, errors, most, level)
 
 
 def _in_order(rows: Sequence[Sample]) -> list[int]:
@@ -335,7 +328,7 @@ def contrasts(
     errors = _sentence_errors(rng, rows, weights, [estimates[i] for i in tested])
     variances, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
     errors += (np.sqrt(variances) * rng.standard_t(freedoms, (DRAWS, len(rows)))) @ weights.T
-    return _stepped_down(estimates, tested, _p_values_of(errors), most)
+    return _stepped_down(estimates, tested, errors, most)
 
 
 def _sentence_errors(
@@ -348,21 +341,16 @@ def _sentence_errors(
     return scale * rng.multivariate_normal(np.zeros(len(weights)), covariance, DRAWS, method="svd")
 
 
-def _p_values_of(errors: np.ndarray) -> np.ndarray:
-    """The p-value of each of these errors (DRAWS, contrasts), among those of its contrast."""
-    return stats.rankdata(-abs(errors), axis=0) / DRAWS
-
-
 def _stepped_down(
-    estimates: Sequence[Estimate], tested: Sequence[int], by_chance: np.ndarray, most: float, together: float = LEVEL
+    estimates: Sequence[Estimate], tested: Sequence[int], errors: np.ndarray, most: float, together: float = LEVEL
 ) -> list[tuple[Estimate, float | None]]:
     """The estimates; those at the indices `tested` with simultaneous intervals and corrected p-values (see `correct`).
 
-    by_chance (DRAWS, tested): p-values where nothing differs.
+    errors (DRAWS, tested): of estimates where nothing differs.
     """
     p_values = np.array([estimates[i].p_value for i in tested])
     order = np.argsort(p_values, kind="stable")
-    by_chance = by_chance[:, order]
+    by_chance = stats.rankdata(-abs(errors[:, order]), axis=0) / DRAWS
     least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # least of this row and those with larger p
     steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
@@ -377,8 +365,8 @@ def _stepped_down(
     return results
 
 
-def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
-    """p-values (DRAWS, rows) where no row differs: the errors of base are drawn once for all rows, and sentences vary
+def _errors_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequence[Estimate]) -> np.ndarray:
+    """Errors (DRAWS, rows) where no row differs: those of base are drawn once for all rows, and sentences vary
     together as they do here.
 
     A row that shares the weights of base has an error of its own in place of both. It is drawn as independent of the
@@ -392,7 +380,7 @@ def _levels_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequenc
         own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
         errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
         errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1].max(), (DRAWS, 1))
-    return _p_values_of(errors)
+    return errors
 
 
 def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:

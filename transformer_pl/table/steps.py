@@ -16,6 +16,7 @@ for a learning rate that falls to zero at the last step.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from transformer_pl.table.moderation import SeedVariance, variance_of
@@ -94,8 +95,12 @@ def steps_contrasts(rows: Sequence[Row], base: Row | None) -> dict[str, list[Con
         found, cost = None, None
         if base and row is not base and not why_unknown(row, base):
             found, cost = steps_to_base(row.losses, base.losses), _log_cost(row, base)
-        contrasts[STEPS.key].append(_contrast(row, STEPS, found, 0.0))
-        contrasts[FLOPS.key].append(_contrast(row, FLOPS, found, cost))
+        for measure, more in ((STEPS, 0.0), (FLOPS, cost)):
+            contrast = Contrast(row, measure)
+            if found and more is not None:
+                value, estimate = found[0] + more, found[1]
+                contrast = replace(contrast, difference=value, estimate=estimate and estimate._replace(value=value))
+            contrasts[measure.key].append(contrast)
     return contrasts
 
 
@@ -103,10 +108,3 @@ def _log_cost(row: Row, base: Row) -> float | None:
     """The logarithm of the FLOPs of a step beside those of base; None where they are not known."""
     costs = [(one.flops or 0.0) / fmean(max(losses) for losses in one.losses) for one in (row, base)]
     return math.log(costs[0] / costs[1]) if all(costs) else None
-
-
-def _contrast(row: Row, measure: Measure, found: tuple[float, Estimate | None] | None, more: float | None) -> Contrast:
-    if found is None or more is None:
-        return Contrast(row, measure)
-    value, estimate = found
-    return Contrast(row, measure, value + more, estimate=estimate and estimate._replace(value=value + more))

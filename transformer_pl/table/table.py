@@ -16,27 +16,16 @@ The values of a row are those of its seeds, or of other repetitions that are ind
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from transformer_pl.table import statistics as stats
 from transformer_pl.table.columns import all_columns
 from transformer_pl.table.formats import Table
 from transformer_pl.table.looks import LookedAt, Looks
 from transformer_pl.table.moderation import Prior, holm
 from transformer_pl.table.notes import name_of_base, no_differences, summary, table_notes
 from transformer_pl.table.rows import About, Contrast, Measure, Row, base_of, difference
-from transformer_pl.table.statistics import (
-    LEVEL,
-    Estimate,
-    Sample,
-    are_comparable,
-    correct,
-    estimate,
-    first_seeds,
-    is_constant,
-    is_outlier,
-    is_rounding,
-    run_beside,
-    seed_prior,
-    shares_weights,
-)
+from transformer_pl.table.statistics import LEVEL, Estimate, Sample
 from transformer_pl.table.steps import steps_contrasts
 
 
@@ -61,19 +50,44 @@ def compare(rows: Sequence[Row], measure: Measure, base: Row | None, level: floa
     """
     samples: dict[Row | None, Sample] = {row: one for row in rows if (one := row.samples.get(measure.key))}
     of_base, most = samples.get(base), measure.highest - measure.lowest
-    sharing = {row for row, one in samples.items() if of_base and row is not base and shares_weights(one, of_base)}
-    prior = seed_prior([one for row, one in samples.items() if row not in sharing])
-    tested = [row for row in rows if of_base and row in samples and _are_comparable(row, base, measure)]
-    found = correct([samples[row] for row in tested], of_base, prior, most, level) if of_base else []
-    changes = dict(zip(tested, found, strict=True))
-    one_run = _beside_runs(rows, measure, of_base, prior)
+    sharing = {
+        row for row, one in samples.items() if of_base and row is not base and stats.shares_weights(one, of_base)
+    }
+    prior = stats.seed_prior([one for row, one in samples.items() if row not in sharing])
+    tested = [row for row in rows if row in samples and _are_comparable(row, base, measure)]
+    found = stats.correct([samples[row] for row in tested], of_base, prior, most, level) if of_base else []
+    changes, one_run = dict(zip(tested, found, strict=True)), _beside_runs(rows, measure, of_base, prior)
     contrasts = []
     for row in rows:
         contrast = Contrast(row, measure, difference(row, base, measure.key), one_run=one_run.get(row))
-        if row in samples:
-            contrast = _with_statistics(contrast, samples[row], of_base, prior, *changes.get(row, (None, None)))
+        if own := samples.get(row):
+            contrast = _with_statistics(contrast, own, of_base, prior, *changes.get(row, (None, None)))
         contrasts.append(contrast)
     return contrasts
+
+
+def _with_statistics(
+    contrast: Contrast,
+    own: Sample,
+    of_base: Sample | None,
+    prior: Prior | None,
+    change: Estimate | None,
+    p_value: float | None,
+) -> Contrast:
+    """The contrast with what its samples tell. change: the difference from base; None for a row that is not tested."""
+    mean, measure = stats.estimate(own, prior), contrast.measure
+    is_paired = bool(of_base and change and stats.shares_weights(own, of_base))
+    return replace(
+        contrast,
+        difference=change.value if change and is_paired else contrast.difference,  # of the seeds that both have
+        mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
+        estimate=None if p_value is None else change,
+        p_value=p_value,
+        is_outlier=stats.is_outlier(own, prior),
+        shares_weights=is_paired and p_value is not None,
+        is_rounding=bool(of_base and change and stats.is_rounding([(1, own), (-1, of_base)])),
+        is_constant=len(own.scores) > 1 and not np.ptp(own.scores),
+    )
 
 
 def _beside_runs(
@@ -86,41 +100,18 @@ def _beside_runs(
     if of_base is None or len(of_base.references):  # in a sweep a row's other seeds may have failed
         return {}
     known = {row: row.values.get(measure.key, ()) for row in rows if len(row.states) <= 1}
-    beside = {row: run_beside(values[0], of_base, prior) for row, values in known.items() if len(values) == 1}
+    beside = {row: stats.run_beside(values[0], of_base, prior) for row, values in known.items() if len(values) == 1}
     p_values = {row: p for row, one in beside.items() if (p := one.p_value) is not None}  # None: base does not vary
     return dict(zip(p_values, holm([*p_values.values()]).tolist(), strict=True))
 
 
 def _are_comparable(row: Row, base: Row | None, measure: Measure) -> bool:
     """Whether a row of which enough is known is tested against base."""
-    if base is None or row is base or row.dataset != base.dataset:
+    if base is None or row is base or measure.key not in base.samples or row.dataset != base.dataset:
         return False
+    own, of_base = row.samples[measure.key], base.samples[measure.key]
     has_tokens = not measure.of_tokens or row.has_tokens_of(base)
-    return has_tokens and are_comparable(row.samples[measure.key], base.samples[measure.key])
-
-
-def _with_statistics(
-    contrast: Contrast,
-    own: Sample,
-    of_base: Sample | None,
-    prior: Prior | None,
-    change: Estimate | None,
-    p_value: float | None,
-) -> Contrast:
-    """The contrast with what its samples tell. change: the difference from base; None for a row that is not tested."""
-    mean, measure = estimate(own, prior), contrast.measure
-    is_paired = bool(of_base and change and shares_weights(own, of_base))
-    return replace(
-        contrast,
-        difference=change.value if change and is_paired else contrast.difference,  # of the seeds that both have
-        mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
-        estimate=None if p_value is None else change,
-        p_value=p_value,
-        is_outlier=is_outlier(own, prior),
-        shares_weights=is_paired and p_value is not None,
-        is_rounding=bool(of_base and change and is_rounding([(1, own), (-1, of_base)])),
-        is_constant=is_constant(own),
-    )
+    return has_tokens and own.has_sentences_of(of_base) and (len(own.scores) == 1) == (len(of_base.scores) == 1)
 
 
 def compare_at(
@@ -145,7 +136,7 @@ def compare_at(
 
 def _with_first_seeds(row: Row, count: int) -> Row:
     """What is known of a row by its first seeds."""
-    samples = {key: first_seeds(sample, count) for key, sample in row.samples.items()}
+    samples = {key: stats.first_seeds(sample, count) for key, sample in row.samples.items()}
     return replace(row, samples=samples, values={key: values[:count] for key, values in row.values.items()})
 
 

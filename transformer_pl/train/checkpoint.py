@@ -104,9 +104,7 @@ class Checkpoints(L.Callback):
                 if type(error).__name__ != "UnpicklingError":
                     raise
                 kind = re.search(r"GLOBAL (\S+)", str(error))
-                rule = (
-                    "must hold tensors and Python's own values alone, as the state of callbacks, optimizer and schedule"
-                )
+                rule = "must hold tensors and Python's own values alone, as the state of callbacks and optimizer"
                 raise InputError(f"{self.file}: {rule}, but has {kind[1] if kind else error}; {remedy}") from None
             return self.file, saved["global_step"]
 

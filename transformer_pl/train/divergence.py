@@ -57,12 +57,6 @@ def check_rates(rates: Iterable[float], step: int) -> None:
         raise Diverged(step)
 
 
-def check_losses(losses: Iterable[float], step: int) -> None:
-    """Raise Diverged if a loss of the weights after this step is not finite."""
-    if not all(map(math.isfinite, losses)):
-        raise Diverged(step)
-
-
 @contextmanager
 def diverged_if_not_finite(step: int) -> Iterator[None]:
     """Raise Diverged in place of beam search's FloatingPointError.

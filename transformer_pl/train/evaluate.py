@@ -23,7 +23,7 @@ from transformer_pl.model.loss import negative_log_likelihood
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.train.divergence import check_losses, diverged_if_not_finite
+from transformer_pl.train.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.train.intervention import intervene
 from transformer_pl.trials.metrics import perplexity
 from transformer_pl.trials.trial import WEIGHTS, Trial
@@ -35,7 +35,7 @@ SHOWN_SENTENCES = 20  # validation sentences whose translations W&B shows
 
 
 class Likelihood(NamedTuple):
-    """How likely each reference is, in the order of the split."""
+    """How likely each reference is, with all of its pieces, in the order of the text."""
 
     nll: np.ndarray  # (sentences,) nats: the negative log-likelihood without label smoothing, EOS included
     tokens: np.ndarray  # (sentences,) EOS included
@@ -56,18 +56,13 @@ def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likel
             states = model.states(batch.source.to(device), batch.target_in.to(device))
             token_nll = negative_log_likelihood(model.embedding, states, target)
             nll[indexes] = token_nll.double().sum(-1).cpu().numpy()
-    return Likelihood(nll, lengths)
-
-
-def by_sentence(likelihood: Likelihood, target: Tokens) -> Likelihood:
-    """The same likelihoods, with those of all pieces of a sentence added up."""
-    return Likelihood(*(np.bincount(target.sentence, values) for values in likelihood))
+    return Likelihood(*(np.bincount(split.target.sentence, values) for values in (nll, lengths)))
 
 
 def translate(
     model: Transformer, source: Tokens, decode: Decode, tokens: int, on_progress: Callable[[int], Any] = lambda _: None
-) -> list[list[Hypothesis]]:
-    """Return the best translation of every sentence (Section 6.1), in a list that is empty if there is none.
+) -> list[Hypothesis | None]:
+    """Return the best translation of every sentence (Section 6.1), or None if there is none.
 
     Large batches are faster, because the last steps of a batch, with few sentences, cost nearly as much as the first
     ones. To save memory, the hypotheses of a batch have at most POSITIONS tokens in all, if none ends early.
@@ -78,7 +73,7 @@ def translate(
     tokens: the most source tokens of a batch.
     on_progress: called with the number of finished sentences.
     """
-    translations: list[list[Hypothesis]] = [[] for _ in range(len(source))]
+    translations: list[Hypothesis | None] = [None for _ in range(len(source))]
     longest = np.minimum(source.lengths.astype(np.int64), LONGEST) + decode.extra
     share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
     for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
@@ -87,8 +82,8 @@ def translate(
         with _evaluating(model) as device:
             step, limits = CachedSteps(model, rows.to(device)), limits.to(device).clamp(min=1)
             outputs = beam_search(step, limits, bos=BOS, eos=EOS, beam=decode.beam, alpha=decode.alpha)
-        for index, hypotheses in zip(indexes, outputs, strict=True):
-            translations[index] = hypotheses
+        for index, hypothesis in zip(indexes, outputs, strict=True):
+            translations[index] = hypothesis
         on_progress(sum(map(bool, translations)))
     return translations
 
@@ -101,7 +96,7 @@ def best_translations(
     tokenizer: makes the text; model, source, decode, tokens, options: as for `translate`.
     """
     translations = translate(model, source, decode, tokens, **options)
-    return tokenizer.decode([hypotheses[0].tokens if hypotheses else [] for hypotheses in translations])
+    return tokenizer.decode([hypothesis.tokens if hypothesis else [] for hypothesis in translations])
 
 
 def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
@@ -198,11 +193,11 @@ def score_set(model: Transformer, config: Config, prepared: Prepared, name: str)
     hypotheses: list[str] = []
     if task_of(config.data).has_source:
         hypotheses = best_translations(model, split.source, prepared.tokenizer, config.decode, tokens)
-    return _scores(hypotheses, by_sentence(likelihood, split.target), prepared.text(name)[1], config)
+    return _scores(config, prepared, name, likelihood, hypotheses)
 
 
-def _scores(hypotheses: list[str], likelihood: Likelihood, references: list[str], config: Config) -> SetScores:
-    scores, measure = checked_scores(hypotheses, references, config), task_of(config.data).measure
+def _scores(config: Config, prepared: Prepared, name: str, likelihood: Likelihood, hypotheses: list[str]) -> SetScores:
+    scores, measure = checked_scores(hypotheses, prepared.text(name)[1], config), task_of(config.data).measure
     metrics = {"loss": likelihood.loss, "ppl": perplexity(likelihood.loss)} | scores.metrics
     sentences = np.column_stack([scores.statistics, likelihood.nll, likelihood.tokens])
     if measure.of_loss:
@@ -231,15 +226,15 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     splits = [prepared.split(name) for name in sets]
     model = _load_model(config, prepared, trial, steps)  # without `check_code`: this process has trained with this code
     likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
-    check_losses((likelihood.loss for likelihood in likelihoods), steps)
+    if not np.isfinite([likelihood.loss for likelihood in likelihoods]).all():
+        raise Diverged(steps)
     with diverged_if_not_finite(steps):
         if task.has_source:
             outputs, examples = _translated(model, config, trial, prepared, splits)
         else:
             outputs, examples = _continued(model, config, prepared)
-    for name, split, likelihood in zip(sets, splits, likelihoods, strict=True):
-        hypotheses = outputs[name] if task.has_source else []
-        scores = _scores(hypotheses, by_sentence(likelihood, split.target), prepared.text(name)[1], config)
+    for name, likelihood in zip(sets, likelihoods, strict=True):
+        scores = _scores(config, prepared, name, likelihood, outputs[name] if task.has_source else [])
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         trial.save_sentences(name, outputs[name], task.measure, scores.sentences)
     return Evaluation(metrics, task.measure.name, scores.signature, examples)

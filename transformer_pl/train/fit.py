@@ -120,9 +120,7 @@ def _built(written: Callback, folder: Path) -> L.Callback:
     def watched(hook: Callable[..., Any], trainer: L.Trainer, *arguments: Any, **options: Any) -> Any:
         before, returned = trainer.should_stop, hook(trainer, *arguments, **options)
         if trainer.should_stop and not before:
-            rule = (
-                f"must only watch, as it says in_identity: false, but stops the training at step {trainer.global_step}"
-            )
+            rule = f"must only watch, as in_identity: false says, but stops the training at step {trainer.global_step}"
             raise InputError(f"trainer.callbacks = {written.path}: {rule}; leave in_identity out")
         return returned
 

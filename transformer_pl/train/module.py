@@ -222,14 +222,11 @@ class TransformerModule(L.LightningModule):
         self._clock = time.perf_counter()
 
     def configure_optimizers(self) -> Any:
-        """The optimizer and its schedule, Section 5.3."""
-        optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model, self._loss_weights())
+        """The optimizer and its schedule, Section 5.3. If the loss is a module, its weights are trained, too."""
+        of_loss = self.loss.named_parameters("loss") if isinstance(self.loss, nn.Module) else ()
+        optimizer, schedule = build_optimizer(self.optim, self.sizes, self.model, of_loss)
         check_rates(learning_rates(schedule).values(), step=1)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _loss_weights(self) -> list[tuple[str, nn.Parameter]]:
-        """The weights of the loss, if it is a module that has some, by name. They are trained like the model's."""
-        return list(self.loss.named_parameters("loss")) if isinstance(self.loss, nn.Module) else []
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Clip the gradient of the whole batch (`optim.clip`)."""

@@ -5,7 +5,6 @@ import time
 import traceback
 from contextlib import suppress
 from shlex import join
-from typing import Any
 
 import yaml
 from lightning.pytorch.utilities import rank_zero_only
@@ -121,13 +120,13 @@ def train_and_evaluate(trial: Trial, prepared: Prepared) -> Result:
         else:
             fitted, evaluation = fit.fit_and_test(trial, prepared, logger)
         assert evaluation  # this is the first rank
-        sample, lines = task_of(trial.config.data).sample_metric, trial.metrics()
-        if sampled := [line[sample] for line in lines if sample in line and line["step"] <= fitted.scored]:
+        sample = task_of(trial.config.data).sample_metric
+        if sampled := [line[sample] for line in trial.metrics() if sample in line and line["step"] <= fitted.scored]:
             evaluation.metrics[sample] = sampled[-1]
         logger.log_result(evaluation.metrics, fitted.steps)
         wandb.send(translations=evaluation.examples)
         seconds = fitted.earlier_s + time.perf_counter() - started
-        result = _result(trial, prepared, lines, fitted, evaluation, earlier and earlier[1].id, seconds)
+        result = _result(trial, prepared, fitted, evaluation, earlier and earlier[1].id, seconds)
         trial.set_status("done")  # before the result: from then on another process may have the trial
         trial.finish(result)
         wandb.send_summary(result)
@@ -135,21 +134,14 @@ def train_and_evaluate(trial: Trial, prepared: Prepared) -> Result:
 
 
 def _result(
-    trial: Trial,
-    prepared: Prepared,
-    lines: list[dict[str, Any]],
-    fitted: fit.Fitted,
-    evaluation: Evaluation,
-    weights_of: str | None,
-    seconds: float,
+    trial: Trial, prepared: Prepared, fitted: fit.Fitted, evaluation: Evaluation, weights_of: str | None, wall_s: float
 ) -> Result:
     """The result of a trial.
 
-    lines: those of its metrics.jsonl.
     weights_of: the id of another trial, whose weights it has.
-    seconds: those of its training and evaluation.
+    wall_s: the seconds of its training and evaluation.
     """
-    config, steps = trial.config, fitted.steps
+    config, steps, lines = trial.config, fitted.steps, trial.metrics()
     [cost] = training_costs([(config, prepared.mean_lengths)])
     rates = [line["tokens_per_s"] for line in lines if "tokens_per_s" in line]
     rate = sum(rates) / len(rates) if rates else None
@@ -175,7 +167,7 @@ def _result(
         flops=cost.flops * trial.passes * (steps / config.steps),
         tokens_per_s=rate and round(rate, 1),
         of_peak=rate and share_of_peak(config, cost, prepared.mean_lengths, rate, fit.gpu_names(config)),
-        wall_s=round(seconds, 1),
+        wall_s=round(wall_s, 1),
         exempt=dict(trial.exempt),
         convergence=converged and converged.as_record(),
         losses=infinite_as_null(losses),
@@ -193,8 +185,7 @@ def _record_beginning(trial: Trial, prepared: Prepared) -> None:
     )
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", trial.identity.inputs)
-    environment = describe_environment(PACKAGES) | {"commit": code_state()}
+    environment = describe_environment(PACKAGES) | {"commit": code_state(), "data": prepared.folder.name}
     environment |= {"gpus": fit.gpu_names(config), "threads": fit.use_threads(config, trial)}
-    environment |= {"data": prepared.folder.name}
     environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])
     write_json(trial.folder / "env.json", environment)

@@ -89,11 +89,11 @@ class Kept:
 
     def changed_in(self, later: "Kept") -> list[str]:
         """The places of what differs later."""
-        return sorted(".".join(one) for one in self._differing(later))
+        return sorted(".".join(place) for place in self._differing(later))
 
     def _differing(self, later: "Kept") -> list[tuple[str, str]]:
         places = self._digests.keys() | later._digests.keys()
-        return [one for one in places if self._digests.get(one) != later._digests.get(one)]
+        return [place for place in places if self._digests.get(place) != later._digests.get(place)]
 
     def restore(self, now: "Kept") -> None:
         """Put back what differs now, as far as it can be copied."""

@@ -1,7 +1,7 @@
 """Teachers: models of finished trials, whose predictions the loss of another trial uses (`optim.loss`)."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -94,22 +94,21 @@ def without_teachers(loss: Component) -> Component:
     return loss.model_copy(update={"options": loss.options | _replaced(loss, lambda option, name: UNTRAINED)})
 
 
-def check_teachers(configs: Iterable[Config], runs: Path) -> None:
-    """Raise an InputError unless the trials that losses name can teach.
+def check_teachers(config: Config, runs: Path) -> None:
+    """Raise an InputError unless the trials that the loss names can teach.
 
-    They are finished, have the vocabulary of their students, the code that they were trained with, and weights.
+    They are finished, have the vocabulary of their student, the code that they were trained with, and weights.
     """
-    for config in configs:
 
-        def check(option: str, name: object, config: Config = config) -> None:
-            found = _find(option, name, runs, fingerprint_id(config.data, open_corpus(config.data)))
-            try:
-                check_code(found.config, found)
-                found.weights()
-            except InputError as error:
-                raise InputError(*(f"{KEY}.{option} = {name}: {message}" for message in error.messages)) from None
+    def check(option: str, name: object) -> None:
+        found = _find(option, name, runs, fingerprint_id(config.data, open_corpus(config.data)))
+        try:
+            check_code(found.config, found)
+            found.weights()
+        except InputError as error:
+            raise InputError(*(f"{KEY}.{option} = {name}: {message}" for message in error.messages)) from None
 
-        _replaced(config.optim.loss, check)
+    _replaced(config.optim.loss, check)
 
 
 def _replaced(loss: Component, replace: Callable[[str, object], Any]) -> dict[str, Any]:
