@@ -1,4 +1,4 @@
-"""Checks all that the parts of configs are, before anything starts, in child processes: these may hang, crash or exit.
+"""Checks what rows bring in before anything starts, in child processes, because such code may hang, crash or exit.
 
 Components of the model are measured (`components.py`), interventions are tried (`interventions.py`), and whatever else
 is not in `transformer_pl` is rehearsed (`rehearsal.py`): a callback, a logger, an optimizer, a schedule, a loss, a
