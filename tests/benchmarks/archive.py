@@ -1,11 +1,12 @@
 """Put the finished trials of a scale into sweeps/results, which the tables of sweeps/README.md are compared with.
 
-    python tests/benchmarks/archive.py SCALE RUNS
+    python tests/benchmarks/archive.py SCALE RUNS [NAME]
     python tests/benchmarks/archive.py              only writes sweeps/results/tables.csv anew
 
-Adds to sweeps/results/SCALE.tar.xz what a table needs of each trial of a runs folder: results, scores of sentences and
-identity, without weights and text. A trial that the archive has already stays as it is. Paths of the machine are left
-out. Then every row of the tables whose commands stand in sweeps/README.md is written into sweeps/results/tables.csv.
+Adds to sweeps/results/NAME.tar.xz, by default SCALE.tar.xz, what a table needs of each trial of a runs folder: results,
+scores of sentences and identity, without weights and text. A trial that the archive has already stays as it is. Paths
+of the machine are left out. Of a sweep with looks it adds the plan and the decisions. Then every row of the tables
+whose commands stand in sweeps/README.md is written into sweeps/results/tables.csv.
 """
 
 import csv
@@ -39,6 +40,15 @@ def add_trials(scale: str, runs: Path, trials: Path) -> int:
     return added
 
 
+def add_looks(runs: Path, sweeps: Path) -> None:
+    """Copy the plan and the decisions of each sweep with looks."""
+    for decision in (runs / "sweeps").glob("*/look_*.json"):
+        target = sweeps / decision.parent.name
+        target.mkdir(parents=True, exist_ok=True)
+        for file in (decision, decision.with_name("plan.json")):
+            shutil.copy(file, target)
+
+
 def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     mode = 0o755 if member.isdir() else 0o644
     return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=mode, deep=False)
@@ -59,18 +69,19 @@ def write_tables() -> None:
             writer.writerows({"sweep": words} | dict(zip(head, row, strict=True)) for row in rows)
 
 
-def main(scale: str, runs: str) -> None:
-    archive = RESULTS / f"{scale}.tar.xz"
+def main(scale: str, runs: str, name: str = "") -> None:
+    archive = RESULTS / f"{name or scale}.tar.xz"
     with tempfile.TemporaryDirectory() as folder:
         trials = Path(folder, "trials")
         if archive.exists():
             with tarfile.open(archive) as old:
                 old.extractall(folder, filter="data")
         added = add_trials(scale, Path(runs), trials)
+        add_looks(Path(runs), Path(folder, "sweeps"))
         whole = Path(folder, "whole.tar.xz")
         with tarfile.open(whole, "w:xz", preset=9) as new:
-            for trial in sorted(trials.iterdir()):
-                new.add(trial, arcname=f"trials/{trial.name}", filter=without_owner)
+            for one in sorted(Path(folder).glob("*/*")):
+                new.add(one, arcname=one.relative_to(folder), filter=without_owner)
         shutil.copy(whole, archive)
         print(f"{archive}: {added} trials added, {len(list(trials.iterdir()))} in all")
 

@@ -19,8 +19,9 @@ from tiny_trials import ended
 from transformer_pl.config import KEYS
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
+from transformer_pl.report.looks import as_seen
 from transformer_pl.report.row_names import read_row_names
-from transformer_pl.report.rows import Grid, sweep_rows
+from transformer_pl.report.rows import sweep_rows
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.task import Corpus
 from transformer_pl.tasks.translation import Translation
@@ -37,12 +38,18 @@ ELSEWHERE = ("on model 1", "on the test set")  # the headings of numbers of anot
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The trials in the archives."""
+def runs(tmp_path_factory):
+    """The runs folder of the archives."""
     runs = tmp_path_factory.mktemp("runs")
     for archive in RESULTS.glob("*.tar.xz"):
         with tarfile.open(archive) as files:
             files.extractall(runs, filter="data")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def finished(runs):
+    """The trials in the archives."""
     return finished_trials(runs)
 
 
@@ -59,39 +66,43 @@ def trials(finished):
 
 
 def tables():
-    """Of each table: its scale, its file, its seeds, and the lines that the report prints. None: as the file says."""
+    """Of each table: the words of its command, and the lines that the report prints."""
     for words, lines in itertools.groupby(SHIPPED, key=lambda line: line["sweep"]):
-        file, *options = words.split()
-        given = dict(zip(options[::2], options[1::2], strict=True))
-        yield given.get("--scale"), file, given.get("--seeds"), list(lines)
+        yield words, list(lines)
 
 
-def shipped_grid(trials, tmp_path, scale, file, seeds):
-    """A shipped sweep file with its archived trials."""
-    sweep = read_sweep(ROOT / file, scale, seeds and seeds.split(","))
+def shipped_sweep(words):
+    """A shipped sweep file with the options beside it."""
+    file, *options = words.split()
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    seeds, looks = ([int(one) for one in given.get(name, "").split(",") if one] for name in ("--seeds", "--looks"))
+    base_seeds = int(given["--base-seeds"]) if "--base-seeds" in given else None
+    return read_sweep(ROOT / file, given.get("--scale"), seeds or None, looks=looks or None, base_seeds=base_seeds)
+
+
+def shipped_grid(trials, runs, words):
+    """A shipped sweep with its archived trials, and what was decided of them while they were trained."""
+    sweep = shipped_sweep(words)
     planned = []
     for number, row in enumerate(sweep.rows):
         for config in row.configs:
-            trial = trials.get(keys_of(config.flat()), Trial(tmp_path / "trials" / "not-trained"))
+            trial = trials.get(keys_of(config.flat()), Trial(runs / "trials" / "not-trained"))
             planned.append(Trial(trial.folder, config, place=number))
-    return Grid(sweep, planned)
+    return as_seen(sweep, planned, runs / "sweeps" / f"{sweep.name}@{sweep.scale}")
 
 
-def shipped_table(trials, tmp_path, scale, file, seeds):
-    """The table of a shipped sweep file from its archived trials."""
-    grid = shipped_grid(trials, tmp_path, scale, file, seeds)
-    return sweep_table(grid, names=read_row_names(grid.sweep, ROOT / file, None))[0]
+def shipped_table(trials, runs, words):
+    """The table of a shipped sweep from its archived trials."""
+    grid = shipped_grid(trials, runs, words)
+    return sweep_table(grid, names=read_row_names(grid.sweep, ROOT / words.split()[0], None))[0]
 
 
 @pytest.mark.parametrize(
-    ("scale", "file", "seeds", "printed"),
-    [
-        pytest.param(*one, id=f"{one[1]} {one[0] or ''}".strip(), marks=marks_of_file(Path(one[1]).stem))
-        for one in tables()
-    ],
+    ("words", "printed"),
+    [pytest.param(*one, id=one[0], marks=marks_of_file(Path(one[0].split()[0]).stem)) for one in tables()],
 )
-def test_a_table_is_that_of_the_trials(trials, tmp_path, scale, file, seeds, printed):
-    columns = {column.name: column.cells for column in shipped_table(trials, tmp_path, scale, file, seeds).columns}
+def test_a_table_is_that_of_the_trials(trials, runs, words, printed):
+    columns = {column.name: column.cells for column in shipped_table(trials, runs, words).columns}
     names = [name for name in printed[0] if any(line[name] for line in printed) and name != "sweep"]
     assert "p" in names and {name: list(columns[name]) for name in names} == {
         name: [line[name] for line in printed] for name in names
@@ -117,11 +128,11 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
             assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
 
 
-def test_seeds_of_different_rows_are_no_pairs(trials, tmp_path):
+def test_seeds_of_different_rows_are_no_pairs(trials, runs):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())
-    for scale, seeds, text in (("demo", "1,2,3,4,5", "synthetic text"), ("multi30k", "1,2,3", "Multi30k")):
-        rows = sweep_rows(shipped_grid(trials, tmp_path, scale, "sweeps/table3.yaml", seeds), Translation.measure)
+    for options, text in (("--seeds 1,2,3,4,5", "synthetic text"), ("--scale multi30k --seeds 1,2,3", "Multi30k")):
+        rows = sweep_rows(shipped_grid(trials, runs, f"sweeps/table3.yaml {options}"), Translation.measure)
         by_row = np.corrcoef([row.values["val/bleu"] for row in rows])
         between = by_row[np.triu_indices(len(rows), 1)].mean()
         assert abs(between) < 0.05 and f"{between:+.2f} on {text}" in said
@@ -158,10 +169,10 @@ def test_what_demo_says_of_multi30k_is_written(finished):
 
 
 @pytest.mark.slow
-def test_every_table_compiles_as_latex(trials, tmp_path):
+def test_every_table_compiles_as_latex(trials, runs, tmp_path):
     if not shutil.which("pdflatex"):
         pytest.skip("no pdflatex: apt-get install texlive-latex-base")
-    made = [shipped_table(trials, tmp_path, *place) for *place, _ in tables()]
+    made = [shipped_table(trials, runs, words) for words, _ in tables()]
     text = "\n".join(rf"{table.latex()}\clearpage" for table in made)
     page = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{text}\end{{document}}"
     (tmp_path / "page.tex").write_text(page, encoding="utf-8")
@@ -170,16 +181,16 @@ def test_every_table_compiles_as_latex(trials, tmp_path):
     assert done.returncode == 0 and "Missing character" not in done.stdout, done.stdout[-2000:]
 
 
-def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(trials, tmp_path):
+def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(trials, runs, tmp_path):
     folder = tmp_path / "sweeps" / "any"
     for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        notes = notes_of([shipped_grid(trials, tmp_path, "demo", f"sweeps/{file}.yaml", None)], "pair", folder)
+        notes = notes_of([shipped_grid(trials, runs, f"sweeps/{file}.yaml")], "pair", folder)
         said = [note for note in notes if "All of these rows" in note]
         assert all(larger in note for note in said) and len(said) == bool(larger)
 
 
 def test_each_trial_is_of_a_table(finished, trials):
-    sweeps = [read_sweep(ROOT / file, scale, seeds and seeds.split(",")) for scale, file, seeds, _ in tables()]
+    sweeps = [shipped_sweep(words) for words, _ in tables()]
     of_tables = {keys_of(config.flat()) for sweep in sweeps for row in sweep.rows for config in row.configs}
     assert trials.keys() <= of_tables and len(trials) == len(finished)
 
