@@ -191,4 +191,4 @@ def test_the_command_prints_pairs_of_runs(tmp_path):
     assert code == 0 and found == pytest.approx({("b", "a"): 4.0, ("c", "a"): 0.0, ("c", "b"): -4.0})
     path.write_text(f"{path.read_text()}d,1.0\n")
     code, _, err = tiny_trials.ended(report.main, path, "--row=h", "--metric=acc", "--pairs")
-    assert code == 2 and "`d`" in err
+    assert code == 2 and "acc of d: must have numbers of two runs" in err
