@@ -11,9 +11,9 @@ from typing import Any
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, number, number_form, unmeasured, verdict
 from transformer_pl.table.formats import LEGEND
-from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, Row, base_of
+from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, Row
 from transformer_pl.table.statistics import POWER, Estimate, rank_correlation
-from transformer_pl.table.steps import STEPS, why_unknown
+from transformer_pl.table.steps import STEPS
 
 FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
@@ -68,7 +68,7 @@ def _power_in_words(undecided: Sequence[Known], contrasts: Sequence[Contrast]) -
     if most > 2 * least:
         size = f"{number(least, form)} to {size}, depending on the row,"
     wild = [(one.row.title, number(size, form)) for one, size in sizes if one.is_outlier and size > most]
-    weak = [f", one of {size} in {title}" for title, size in wild]
+    weak = [f", one of {largest} in {title}" for title, largest in wild]
     with_seeds = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seeds"
     return f"{with_seeds}; a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
 
@@ -102,14 +102,14 @@ def no_differences(rows: Sequence[Row], about: About) -> str:
 
 def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]], about: About) -> list[str]:
     """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
-    main, base = contrasts[about.measures[0].key], base_of(rows, about.measures[0])
+    main = contrasts[about.measures[0].key]
     test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(margin, contrasts[key]) for key, margin in about.margins.items()]
     paragraphs: tuple[Sequence[str], ...] = (
         (*_training(rows, about), *_beside_paper(rows, main, about)),
         (*_spread(main), *_tests(main, about), *_marks(rows, main, about)),
         (*_corrections(main, about), *_looks(main, about)),
-        (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()), base)),
+        (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()))),
         (*_gaps(rows, main, about), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
     )
     return [note for sentences in paragraphs if (note := " ".join(filter(None, sentences)))]
@@ -244,17 +244,11 @@ def _convergence(rows: Sequence[Row], about: About) -> Iterator[str]:
             yield "The same sentences have chosen the step and are scored: --split test scores others."
 
 
-def _steps(contrasts: Sequence[Contrast], base: Row | None) -> Iterator[str]:
+def _steps(contrasts: Sequence[Contrast]) -> Iterator[str]:
     """Why the steps to base's loss of some rows are not known; nothing if those of base are not."""
-    if base is None or not any(base.losses):
-        return
-    others = [one for one in contrasts if one.row is not base and one.row.values]
-    reasons: dict[str, list[str]] = {}
-    for one in others:
-        if one.difference is None:
-            why = why_unknown(one.row, base) or "the losses do not meet between two validations"
-            reasons.setdefault(why, []).append(one.row.title)
-    for why, titles in reasons.items():
+    others = [one for one in contrasts if one.row.values and not one.row.is_base]
+    for why in dict.fromkeys(one.unknown for one in others if one.unknown):
+        titles = [one.row.title for one in others if one.unknown == why]
         yield f"No {STEPS.title} for {'any row' if len(titles) == len(others) else ', '.join(titles)}: {why}."
 
 
