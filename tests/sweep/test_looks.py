@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from chance import drawn
 from grids import small_grid, table
-from helpers import a_result, descendants, shared_text, wait_for, write_sweep
+from helpers import a_result, descendants, little_text, wait_for, write_sweep
 from made_rows import sweep_table
 from tiny_trials import ended
 
@@ -206,9 +206,11 @@ def test_commands_that_are_killed_while_they_train_come_to_the_same_table(tmp_pa
     """
     monkeypatch.setenv("WANDB_MODE", "disabled")
     language = "transformer_pl.tasks.language_model.LanguageModel"  # whose loss differs between any two trials
-    keys = {"data__path": str(shared_text()), "data__task": language, "model__N_encoder": 0, "optim__max_steps": 20}
-    rows, looks = ("base", "optim.lr_scale=0.05", "model.p_drop=0.11"), {"looks": "2 3", "base_seeds": 5}
-    grid = small_grid(tmp_path / "grid", rows, (1, 2, 3), **keys, **looks)
+    text = little_text(tmp_path / "text", val=24)
+    keys = {"data__path": str(text), "data__task": language, "model__N_encoder": 0}
+    keys |= {"optim__max_steps": 20, "trainer__val_every": 12, "decode__average": 4}
+    rows, looks = ("base", "optim.lr_scale=0.05", "optim.lr_scale=0.15"), {"looks": "2 3 4", "base_seeds": 6}
+    grid = small_grid(tmp_path / "grid", rows, (1, 2, 3, 4), **keys, **looks)
     alone, runs, chance = tmp_path / "alone", tmp_path / "runs", random.Random(seed)
     assert forked.command("sweep", grid, "--runs", alone).returncode == 0
 

@@ -203,8 +203,11 @@ def _looks(contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     looks, trained = looked_at.looks, sum(len(one.row.states) for one in contrasts)
     seeds, of_base = (", ".join(map(str, numbers)) for numbers in (looks.seeds, looks.base_seeds))
     yield f"Looked at after {seeds} seeds of each row and {of_base} of base; {looked_at.decided} of {len(looks.seeds)}"
-    yield "looks are decided. Rows that were decided were not trained on:"
-    yield f"{trained} trainings in place of {looks.most_trainings}. p and the intervals hold for all looks together."
+    yield "looks are decided."
+    if trained < looks.most_trainings:
+        yield "Rows that were decided were not trained on:"
+        yield f"{trained} trainings in place of {looks.most_trainings}."
+    yield "p and the intervals hold for all looks together."
     yield "A difference that ended the training of its row is too large on average, but its interval holds."
     if left_out := [one.row.title for one in contrasts if one.row.name in looked_at.left_out]:
         yield f"Left out, as a trial had failed or diverged when a look was decided: {', '.join(left_out)}."
