@@ -17,6 +17,7 @@ from transformer_pl.config.types import as_word
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.plan.shared_options import TableOptions, sweep_file
+from transformer_pl.report.__main__ import read_records
 from transformer_pl.runtime.calls import call_in_new_interpreter
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError, shown, suggestion
@@ -185,8 +186,6 @@ def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
     options: those of this command, such as runs, scale, seeds and set; see `sweep`.
     """
-    from transformer_pl.report.sweeps import read_records  # scipy takes half a second
-
     return call_in_new_interpreter(read_records, _sweep_file(file), _options(TableOptions, options))
 
 
@@ -227,8 +226,6 @@ def _train(options: run.TrainOptions) -> tuple[int, str]:
 
 def _sweep(options: SweepOptions) -> list[dict[str, Any]]:
     """Run a sweep file, and return its results."""
-    from transformer_pl.report.sweeps import read_records
-
     run_sweep(options)
     return read_records(options.file, options, options.plan)
 

@@ -263,6 +263,16 @@ def test_a_csv_of_the_trials_has_the_same_means_and_the_same_part_of_the_seeds(w
     assert parts[0] == pytest.approx(parts[1])
 
 
+def test_a_deviation_of_zero_is_named_with_its_metric_where_there_are_several(tmp_path):
+    path = tmp_path / "means.csv"
+    path.write_text("model,loss,sd,acc,se\nbase,1,0.1,3,0.2\na,2,0,4,0.3\nb,2,0.2,4,0\n")
+    both = {"row": ("model",), "metric": ("loss", "acc"), "std": ("sd", "se"), "n": "5"}
+    _, about = runs_rows(path, RunsReport(files=(path,), **both))
+    assert "no test: a (loss), b (acc)." in " ".join(about.added)
+    _, about = runs_rows(path, RunsReport(files=(path,), **both | {"metric": ("loss",), "std": ("sd",)}))
+    assert "no test: a." in " ".join(about.added)
+
+
 # --- Names of one's own
 
 

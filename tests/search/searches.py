@@ -7,6 +7,7 @@ from pathlib import Path
 import optuna
 import yaml
 from helpers import a_result, shared_text
+from torch import nn
 
 from transformer_pl.search import samplers
 from transformer_pl.search.drawing import SearchQueue
@@ -64,6 +65,16 @@ def finish(queue, planned, **metrics):
     planned.make()
     planned.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
     queue.ended(planned, "done")
+
+
+class Worded(nn.Identity):
+    """A position with an option that is any text."""
+
+    def __init__(self, config, site, words=""):
+        super().__init__()
+
+    def forward(self, x, start=0):
+        return x
 
 
 class Clock:

@@ -12,7 +12,7 @@ from tests.search.searches import OPTUNA, queue_of, search_of
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.search.page import draw_search_plots
-from transformer_pl.search.results import SearchResults
+from transformer_pl.search.results import SearchResults, without_best
 from transformer_pl.search.study import create_study
 from transformer_pl.search.table import search_table
 from transformer_pl.table import figures as plots
@@ -167,6 +167,29 @@ def test_the_best_keeps_the_options_of_its_class_and_is_no_copy_of_base(tmp_path
     drawn = [search.config(trial.params)[0] for trial in results.trials]
     wanted = {row_identity(config) for config in [search.base, *drawn]}
     assert sorted(row_identity(row.configs[0]) for row in sweep.rows) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "drawn", "right", "wrong"),
+    [
+        ({"model.position": "tests.search.searches.Worded"}, "model.position.words", "", "two words"),
+        ({"optim.match": "flops"}, "data.batch_tokens", 512, 1024),  # FLOPs are matched for equal batches alone
+    ],
+)
+def test_what_cannot_be_trained_again_is_said_before_the_search_and_in_its_table(tmp_path, fixed, drawn, right, wrong):
+    name = drawn.rpartition(".")[2]
+    space = {drawn: {"values": [right, wrong]}} | {"model.p_drop": {"min": 0.0, "max": 0.5}}
+    search = search_of(space=space, fixed=fixed)
+    (mistake,) = without_best(search)
+    assert name in mistake
+    for best, is_trained in ((right, True), (wrong, False)):
+        folder = tmp_path / str(best)
+        study = create_study(search, folder, None)
+        study.tell(study.ask(search.space), 9.0)  # base
+        study.enqueue_trial({drawn: best, "model.p_drop": 0.3})
+        study.tell(study.ask(search.space), 2.0)
+        results = SearchResults(search, study, tmp_path)
+        assert is_trained != (name in " ".join(search_table(results).notes))
 
 
 @pytest.mark.slow

@@ -1,13 +1,18 @@
 """The queue of a sweep that is looked at: what it gives out, what it decides once, and what several commands share."""
 
 import json
+import os
 import random
+import signal
+from contextlib import suppress
 from dataclasses import replace
 
+import forked
 import numpy as np
 import pytest
 from chance import drawn
-from helpers import a_result, write_sweep
+from grids import small_grid, table
+from helpers import a_result, descendants, shared_text, wait_for, write_sweep
 from made_rows import sweep_table
 from tiny_trials import ended
 
@@ -33,14 +38,15 @@ def sweep(tmp_path):
     return read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
 
 
-def train(trial, state="done", noise=0):
+def train(trial, state="done", noise=0, sentences=60):
     """What a training leaves behind. The score of a trial depends on its row and its seed alone."""
     trial.make()
     if state != "done":
         return trial.set_status(state)
     rng = np.random.default_rng([trial.config.seed, len(trial.row), noise])
-    ((numbers,),) = drawn(rng, 1, 1, 60, 0.03, gap=GAPS[trial.row])
-    trial.save_sentences("val", ["a"] * 60, Translation.measure, np.concatenate([numbers, np.ones((60, 2))], 1))
+    ((numbers,),) = drawn(rng, 1, 1, sentences, 0.03, gap=GAPS[trial.row])
+    numbers_and_losses = np.concatenate([numbers, np.ones((sentences, 2))], 1)
+    trial.save_sentences("val", ["a"] * sentences, Translation.measure, numbers_and_losses)
     score = {"val/bleu": float(bleu(numbers.sum(0))), "val/ppl": 2.0}
     return trial.finish(a_result(id=trial.id, weights_id=trial.identity.weights, metrics=score))
 
@@ -56,13 +62,13 @@ def queue_of(sweep, runs):
     return LooksQueue(plan, missing, runs, None)
 
 
-def run(queue, fails=()):
+def run(queue, fails=(), **keys):
     """Train what a queue gives out, and return the names of these trials."""
     trained = []
     while planned := queue.next(set()):
         trained.append(planned.name)
         state = "failed" if planned.name in fails else "done"
-        train(planned, state)
+        train(planned, state, **keys)
         queue.ended(planned, state)
     return trained
 
@@ -102,10 +108,19 @@ def test_a_decision_is_never_made_anew(sweep, tmp_path):
 def test_a_row_with_a_failed_trial_is_left_out_and_base_must_be_whole(sweep, tmp_path):
     run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
     assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] == "left out"
+    assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"]
+    shown, _ = sweep_table(as_seen(sweep, plan_trials(sweep, tmp_path), tmp_path))
+    assert all(one.p_value is None for one in shown.contrasts if one.row.name == "h=4")
+    assert any("eft out" in note and "h=4" in note.partition("eft out")[2] for note in shown.notes)
     other = tmp_path / "other"
     other.mkdir()
     run(queue_of(sweep, other), fails={"base s2"})
     assert not decisions(other)
+
+
+def test_rows_that_have_too_few_sentences_for_tests_get_all_seeds(sweep, tmp_path):
+    assert len(run(queue_of(sweep, tmp_path), sentences=5)) == 3 * 4 + 8
+    assert all({*one["verdicts"].values()} == {"open"} for one in decisions(tmp_path).values())
 
 
 def test_a_trial_that_had_failed_is_tried_again_before_its_look_is_decided(sweep, tmp_path):
@@ -114,6 +129,44 @@ def test_a_trial_that_had_failed_is_tried_again_before_its_look_is_decided(sweep
         train(planned, "failed" if planned.name == "h=4 s2" else "done")
     assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"]
     assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] != "left out"
+
+
+def test_what_is_trained_again_changes_no_decision(sweep, tmp_path):
+    """With --rerun all that the looks have needed, and what had failed, also when all is decided."""
+    trained = run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
+    before, planned = decisions(tmp_path), plan_trials(sweep, tmp_path)
+    assert run(queue_of(sweep, tmp_path)) == ["h=4 s2"] and run(queue_of(sweep, tmp_path)) == []
+    again = LooksQueue(plan_of(sweep, tmp_path), as_seen(sweep, planned, tmp_path).trials, tmp_path, None)
+    assert again.remaining().trials == len(trained)
+    assert sorted(run(again)) == sorted(trained) and decisions(tmp_path) == before
+
+
+def test_base_gets_no_seeds_of_a_look_that_is_not_needed(tmp_path):
+    """They are given out while others still train for the look before; when that decides all rows, they are not."""
+    values = {"variant": ["base", "model.h=16"], "looks": ["2 4"], "base_seeds": [8]}
+    queue = queue_of(read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS), tmp_path)
+    given = [queue.next(set()) for _ in range(7)]
+    assert [one.name for one in given[6:]] == ["base s5"] and queue.ready()
+    for planned in given:
+        train(planned)
+        queue.ended(planned, "done")
+    assert queue.next(set()) is None and queue.waits() is None and queue.remaining().trials == 0
+    assert [*decisions(tmp_path)] == ["look_1.json"]
+
+
+def test_a_look_waits_for_a_trial_that_is_trained_again(sweep, tmp_path):
+    """Whoever does that may be killed; then any command that waits for the look takes the trial over."""
+    planned = plan_trials(sweep, tmp_path)
+    again = next(one for one in planned if one.name == "h=4 s2")
+    train(again)
+    queue = queue_of(sweep, tmp_path)
+    with again.lock.hold():
+        again.clear()
+        again.set_status("running")
+        trained = run(queue)
+        assert "h=4 s1" in trained and "h=4 s2" not in trained and queue.waits()
+        assert decide(read_progress(sweep, tmp_path), planned, None, tmp_path) and not decisions(tmp_path)
+    assert run(queue)[0] == "h=4 s2" and "left out" not in decisions(tmp_path)["look_1.json"]["verdicts"].values()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -142,6 +195,42 @@ def test_several_commands_that_stop_anywhere_come_to_the_same_end(sweep, tmp_pat
     assert decisions(together) == decisions(alone)
     done = {one.name for one in plan_trials(sweep, together) if one.result()}
     assert {*trained} == done and not held and all(queue.waits() is None for queue in queues)
+
+
+@pytest.mark.slow  # a minute
+@pytest.mark.parametrize("seed", [1])
+def test_commands_that_are_killed_while_they_train_come_to_the_same_table(tmp_path, monkeypatch, seed):
+    """Two commands on one runs folder: one of them is killed at any time, alone or with its trials, and started again.
+
+    Only base may be trained with more seeds, which were given out before a look decided that none are needed.
+    """
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    language = "transformer_pl.tasks.language_model.LanguageModel"  # whose loss differs between any two trials
+    keys = {"data__path": str(shared_text()), "data__task": language, "model__N_encoder": 0, "optim__max_steps": 20}
+    rows, looks = ("base", "optim.lr_scale=0.05", "model.p_drop=0.11"), {"looks": "2 3", "base_seeds": 5}
+    grid = small_grid(tmp_path / "grid", rows, (1, 2, 3), **keys, **looks)
+    alone, runs, chance = tmp_path / "alone", tmp_path / "runs", random.Random(seed)
+    assert forked.command("sweep", grid, "--runs", alone).returncode == 0
+
+    def lines():
+        return sum(path.read_bytes().count(b"\n") for path in runs.glob("trials/*/metrics.jsonl"))
+
+    with (tmp_path / "log.txt").open("w") as log:
+        started = [forked.start("sweep", grid, "--runs", runs, "--parallel", 1, output=log) for _ in range(2)]
+        for _ in range(8):
+            until, i = lines() + chance.randrange(1, 60), chance.randrange(2)
+            wait_for(lambda until=until: lines() >= until or started[0].poll() == started[1].poll() == 0, 200)
+            trials = descendants(started[i].pid) if chance.random() < 0.5 else []
+            started[i].kill()
+            for pid in trials:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            started[i] = forked.start("sweep", grid, "--runs", runs, "--parallel", 1, output=log)
+        assert [one.wait(300) for one in started] == [0, 0], (tmp_path / "log.txt").read_text()
+    folders = [next(path.glob("sweeps/*")) for path in (alone, runs)]
+    assert decisions(folders[0]) == decisions(folders[1]) and table(alone) == table(runs)
+    trained = [{path.parent.name for path in one.glob("trials/*/result.json")} for one in (alone, runs)]
+    assert all(name.startswith("base-") for name in trained[0] ^ trained[1])
 
 
 @pytest.mark.parametrize("other", [{}, {"looks": ["3 4"]}, {"looks": ["2 4"], "base_seeds": [6]}])

@@ -62,6 +62,13 @@ def test_the_time_of_a_plan_is_that_of_so_many_workers(tmp_path):
         assert workers in time.split()
 
 
+def test_a_sweep_with_looks_gets_as_many_workers_as_its_first_look_has_trials(tmp_path):
+    """And base's seeds of the next one: more would wait on nodes of their own."""
+    grid = shutil.copy(ROOT / "sweeps" / "table3_A.yaml", tmp_path)  # base and four rows
+    looks = ["--seeds", "1,2,3,4", "--looks", "2,4", "--base-seeds", "8"]
+    assert "#SBATCH --array=0-15\n" in sweep(Path(grid), tmp_path / "r", "--plan", *looks)  # 4 x 2 + 8
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -149,6 +156,21 @@ def test_the_table_of_an_array_is_the_local_one(cluster, tmp_path, reference):
     assert table(runs) == reference(grid)
     jobs = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %T").splitlines()
     assert jobs.count("grid@demo COMPLETED") == 2, jobs
+
+
+@pytest.mark.slow
+def test_workers_wait_for_looks_and_one_whose_node_dies_changes_no_decision(cluster, tmp_path, reference):
+    """The test set is small, so that no row is decided; base has more seeds."""
+    keys = {"looks": "2 3", "base_seeds": 4}
+    grid, runs = small_grid(tmp_path / "grid", ("base", "model.h=4"), (1, 2, 3), **keys), tmp_path / "runs"
+    expected = reference(grid)
+    sweep(grid, runs, "--parallel", "2")
+    wait_for(lambda: list(runs.glob("trials/*/result.json")), 180)
+    cluster.kill_node("n1")
+    wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 300)
+    assert table(runs) == expected
+    both = [sorted(path.read_text() for path in (tmp_path / one).glob("sweeps/*/look_*")) for one in ("here", "runs")]
+    assert both[0] == both[1] and len(both[0]) == 2
 
 
 @pytest.mark.slow

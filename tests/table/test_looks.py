@@ -8,7 +8,7 @@ from scipy.stats import t as student
 
 from transformer_pl.table.looks import LookedAt, Looks
 from transformer_pl.table.moderation import SeedVariance
-from transformer_pl.table.rows import About, Measure, Row
+from transformer_pl.table.rows import About, Measure, Row, with_base
 from transformer_pl.table.statistics import Estimate, difference, first_seeds, sample
 from transformer_pl.table.table import compare, compare_at, make_table
 from transformer_pl.tasks.translation import bleu
@@ -162,8 +162,12 @@ def test_a_table_shows_each_row_at_its_last_look():
     assert two.is_found and not one.is_found
     assert two.difference == pytest.approx(samples[2].scores[:2].mean() - samples[0].scores[:4].mean())
     assert one.difference == pytest.approx(samples[1].scores.mean() - samples[0].scores.mean())
-    other = make_table(rows, About(measures=[MEASURE], looked_at=seen._replace(metric="val/loss")))
-    assert [one.p_value for one in other.contrasts] == [None] * 3  # the looks were not for this metric
+    other_metric = make_table(rows, About(measures=[MEASURE], looked_at=seen._replace(metric="val/loss")))
+    other_base = make_table(with_base(rows, "2", ""), About(measures=[MEASURE], looked_at=seen))
+    for other in (other_metric, other_base):  # for which the looks were not
+        notes = " ".join(other.notes)
+        assert [one.p_value for one in other.contrasts] == [None] * 3
+        assert "val/" in notes.partition("Looked at")[2] and "cannot be tested" not in notes
 
 
 @pytest.mark.slow

@@ -261,14 +261,15 @@ def test_the_best_validation_is_kept_as_it_was_measured(prepared, tmp_path, aver
     losses = {step: line["val/loss"] for step, line in lines if "val/loss" in line}
     best = min(losses, key=losses.get)
     assert checkpoints.best == best < 24 and len(losses) == 4
-    assert same(weights.validated[best], checkpoints.scored(24)) and not same(weights.seen[24], checkpoints.scored(24))
+    scored = checkpoints.scored(24, weights.seen[24])
+    assert same(weights.validated[best], scored) and not same(weights.seen[24], scored)
     assert [path.name for path in tmp_path.glob("best.*")] == [f"best.{best:09d}.pt"]
 
 
 def test_without_a_validation_the_last_weights_are_the_best(prepared, tmp_path):
     weights, checkpoints = Weights(), Checkpoints(tmp_path, select="best")
     fit(prepared, config(optim__max_steps=4), weights, checkpoints)
-    assert same(weights.seen[4], checkpoints.scored(4))
+    assert same(weights.seen[4], checkpoints.scored(4, weights.seen[4]))
 
 
 def test_what_is_scored_is_kept_before_its_checkpoint(prepared, tmp_path):

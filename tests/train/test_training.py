@@ -178,7 +178,7 @@ def test_bleu_in_the_course_of_training_is_that_of_the_sample_and_changes_nothin
     assert list(scored) == list(range(60, 361, 60)) and scored[360] > 0
     chosen = evenly_spaced(30, 10)
     found = [translate(module.model, split.source.take([i]), Decode(beam=1), 256)[0] for i in chosen]
-    hypotheses = prepared.tokenizer.decode([one[0].tokens if one else [] for one in found])
+    hypotheses = prepared.tokenizer.decode([best.tokens if best else [] for best in found])
     sample = [references[i] for i in chosen]
     assert len(set(sample)) == 10 and scored[360] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [sample]).score)
     short = learns | {"optim__max_steps": 36}
@@ -232,7 +232,7 @@ def test_translations_with_a_cache_equal_those_without(prepared):
     module.model.embedding.incremental = False
     again = translate(module.model, source, decode, 4096)  # and in other batches
     for a, b in zip(cached, again, strict=True):
-        assert a[0].tokens == b[0].tokens and a[0].score == pytest.approx(b[0].score, abs=1e-4)
+        assert a.tokens == b.tokens and a.score == pytest.approx(b.score, abs=1e-4)
 
 
 @pytest.mark.parametrize("extra", [1, 5])
@@ -246,7 +246,7 @@ def test_the_longest_output_is_the_source_s_own_tokens_and_some_more(prepared, m
     done: list[int] = []
     found = translate(module.model, source, Decode(beam=1, extra=extra), 512, on_progress=done.append)
     assert done == sorted(done) and done[-1] == len(source)
-    assert [len(best.tokens) + 1 for (best,) in found] == (source.lengths + extra).tolist()
+    assert [len(best.tokens) + 1 for best in found] == (source.lengths + extra).tolist()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformer_pl.config import ALL_PAIRS, Data
 from transformer_pl.data import synthetic
-from transformer_pl.data.prepare import learn_tokenizer, prepared_dataset, write_tokens
+from transformer_pl.data.prepare import Learned, learn_tokenizer, prepared_dataset, write_tokens
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.selection import used_pairs
 from transformer_pl.data.tokenizer import FIXED, Tokenizer
@@ -25,16 +25,17 @@ def write_excerpt(data: Data, runs: Path, folder: Path) -> tuple[Tokenizer, list
     prepared = prepared_dataset(data, runs, corpus)
     pairs = {name: _few_pairs(name, count, data, corpus, prepared) for name, count in SENTENCES.items()}
     if prepared.is_counted():
-        tokenizer, model = prepared.tokenizer, (prepared.folder / "tokenizer.model").read_bytes()
+        learned = Learned(prepared.tokenizer, (prepared.folder / "tokenizer.model").read_bytes())
     else:  # a vocabulary that so few sentences allow
         least = FIXED + len(set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs["train"]))))
         enough = max(least, min(data.vocab_size, least + MERGES))
-        tokenizer, model = learn_tokenizer(data.model_copy(update={"vocab_size": enough}), lambda: pairs["train"])
+        learned = learn_tokenizer(data.model_copy(update={"vocab_size": enough}), lambda: pairs["train"])
     (folder / "data").mkdir()
-    data = data.model_copy(update={"vocab_size": len(tokenizer)} | ALL_PAIRS)
+    data = data.model_copy(update={"vocab_size": len(learned.tokenizer)} | ALL_PAIRS)
     few = Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
-    write_tokens(folder / "data", data, few, tokenizer, model, {name: {"pairs": len(pairs[name])} for name in pairs})
-    return tokenizer, list(itertools.chain.from_iterable(pairs.values()))
+    counts = {name: {"pairs": len(pairs[name])} for name in pairs}
+    write_tokens(folder / "data", data, few, learned, counts, on_progress=lambda *_: None)
+    return learned.tokenizer, list(itertools.chain.from_iterable(pairs.values()))
 
 
 def _few_pairs(name: str, count: int, data: Data, corpus: Corpus, prepared: Prepared) -> list[Pair]:

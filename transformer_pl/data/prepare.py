@@ -7,7 +7,7 @@ import itertools
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock
 
@@ -24,6 +24,13 @@ from transformer_pl.task import EVALUATION, Corpus, Pair, open_corpus, task_of
 TOKENIZING = 2  # raised whenever the same sentences would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
 MOST_SENTENCES = 4_000_000  # the vocabulary is learned from at most so many, evenly spaced
+
+
+class Learned(NamedTuple):
+    """A tokenizer that is loaded, and the bytes that it has loaded."""
+
+    tokenizer: Tokenizer
+    model: bytes
 
 
 def prepared_in(folder: Path, data: Data) -> Prepared:
@@ -96,12 +103,11 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
     """Write all files of a prepared dataset, after the corpus has been read once to find mistakes in it."""
     splits = count_pairs(corpus, data, on_progress)
     on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    tokenizer, model = learn_vocabulary(data, corpus, splits["train"]["pairs"])
-    write_tokens(folder, data, corpus, tokenizer, model, splits, on_progress)
+    write_tokens(folder, data, corpus, learn_vocabulary(data, corpus, splits["train"]["pairs"]), splits, on_progress)
 
 
-def learn_vocabulary(data: Data, corpus: Corpus, count: int) -> tuple[Tokenizer, bytes]:
-    """The tokenizer with the vocabulary that it learns from a corpus of so many training pairs, and its bytes.
+def learn_vocabulary(data: Data, corpus: Corpus, count: int) -> Learned:
+    """The tokenizer with the vocabulary that it learns from a corpus of so many training pairs.
 
     Raises an InputError where that has not data.vocab_size tokens.
     """
@@ -110,41 +116,32 @@ def learn_vocabulary(data: Data, corpus: Corpus, count: int) -> tuple[Tokenizer,
         text = open_corpus(learned)
         count = sum(1 for _ in used_pairs("train", text, learned))
     step = max(1, -(-2 * count // MOST_SENTENCES))
-    tokenizer, model = learn_tokenizer(
-        data, lambda: itertools.islice(used_pairs("train", text, learned), 0, None, step)
-    )
-    if len(tokenizer) != data.vocab_size:  # plans, costs and checks go by data.vocab_size
-        rule = f"must be {len(tokenizer)}, as many as {data.tokenizer.path} has for this dataset"
+    found = learn_tokenizer(data, lambda: itertools.islice(used_pairs("train", text, learned), 0, None, step))
+    if (size := len(found.tokenizer)) != data.vocab_size:  # plans, costs and checks go by data.vocab_size
+        rule = f"must be {size}, as many as {data.tokenizer.path} has for this dataset"
         raise InputError(f"data.vocab_size = {data.vocab_size}: {rule}; set it")
-    return tokenizer, model
+    return found
 
 
-def learn_tokenizer(data: Data, pairs: Callable[[], Iterable[Pair]]) -> tuple[Tokenizer, bytes]:
-    """The tokenizer of `data` with the vocabulary that it learns from these pairs, and the bytes that `load` needs."""
+def learn_tokenizer(data: Data, pairs: Callable[[], Iterable[Pair]]) -> Learned:
+    """The tokenizer of `data` with the vocabulary that it learns from these pairs."""
     tokenizer = build_tokenizer(data.tokenizer)
     with component_code():
         model = tokenizer.train(pairs, data.vocab_size)
         tokenizer.load(model)
-    return tokenizer, model
+    return Learned(tokenizer, model)
 
 
 def write_tokens(
-    folder: Path,
-    data: Data,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    model: bytes,
-    splits: dict[str, Counts],
-    on_progress: OnProgress = lambda *_: None,
+    folder: Path, data: Data, corpus: Corpus, learned: Learned, splits: dict[str, Counts], on_progress: OnProgress
 ) -> None:
     """Write all files of a prepared dataset.
 
     folder: an empty folder. data: the keys that the corpus and the tokenizer are made from.
-    tokenizer: a loaded tokenizer. model: the bytes that it has loaded.
     splits: by split, the counts of pairs. The counts of tokens are added to them.
     on_progress: called with what is being done, how much is done, and how much there is.
     """
-    (folder / "tokenizer.model").write_bytes(model)
+    (folder / "tokenizer.model").write_bytes(learned.model)
     total = sum(counts["pairs"] for counts in splits.values())
     done = 0
     for name, counts in splits.items():
@@ -153,7 +150,7 @@ def write_tokens(
             on_progress("encoding the dataset", done, total)
             done += len(chunk)
             for side, sentences in zip(SIDES, zip(*chunk, strict=True), strict=True):
-                tokens = tokenizer.encode(sentences, side)
+                tokens = learned.tokenizer.encode(sentences, side)
                 counts[f"{side}_pieces"] = counts.get(f"{side}_pieces", 0) + len(tokens.flat)
                 _append(folder / f"{name}.{side}.tokens", tokens.flat.astype(token_type(data.vocab_size)).tobytes())
                 _append(folder / f"{name}.{side}.lengths", tokens.lengths.tobytes())

@@ -1,4 +1,4 @@
-"""Checks all that the parts of configs are, before anything starts, in child processes: these may hang, crash or exit.
+"""Checks what rows bring in before anything starts, in child processes, because such code may hang, crash or exit.
 
 Components of the model are measured (`components.py`), interventions are tried (`interventions.py`), and whatever else
 is not in `transformer_pl` is rehearsed (`rehearsal.py`): a callback, a logger, an optimizer, a schedule, a loss, a
@@ -76,10 +76,7 @@ def check_all(configs: Sequence[Config], runs: Path, **options: Any) -> list[Che
 
 
 def checks_of(
-    configs: Sequence[Config],
-    runs: Path,
-    on_check: Callable[[str], object] = lambda what: None,
-    teachers: bool = True,
+    configs: Sequence[Config], runs: Path, on_check: Callable[[str], object] = lambda _: None, teachers: bool = True
 ) -> list[Checks]:
     """What the laws have seen of the parts of each config, on all cores.
 

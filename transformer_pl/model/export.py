@@ -18,15 +18,14 @@ from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 
 POSITIONS = 1024  # the longest sentence, in tokens
-PROJECTIONS = {"q_proj": "W_Q", "k_proj": "W_K", "v_proj": "W_V", "out_proj": "W_O"}
 FROM_D_MODEL = ("W_Q", "W_K", "W_V", "W_1")  # matrices whose input, and not their output, has d_model numbers
-SUBLAYERS = {  # of a layer, by stack: our name, Marian's, and Marian's name of the norm behind it
-    "encoder": [("self_attention", "self_attn", "self_attn_layer_norm"), ("ffn", "", "final_layer_norm")],
-    "decoder": [
-        ("self_attention", "self_attn", "self_attn_layer_norm"),
-        ("cross_attention", "encoder_attn", "encoder_attn_layer_norm"),
-        ("ffn", "", "final_layer_norm"),
-    ],
+NAMES = {  # of the parts of a layer, ours and Marian's
+    **{"self_attention": "self_attn", "cross_attention": "encoder_attn"},
+    **{"W_Q": "q_proj", "W_K": "k_proj", "W_V": "v_proj", "W_O": "out_proj", "ffn.W_1": "fc1", "ffn.W_2": "fc2"},
+}
+NORMS = {  # by stack, Marian's names of the norms behind the sub-layers
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
 
 
@@ -82,31 +81,25 @@ def _marian_weights(model: Transformer, theirs: dict[str, Tensor]) -> dict[str, 
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])  # sines, then cosines
     matrix = ours["embedding.weight"][:, order]
     weights = {"model.shared.weight": matrix, "lm_head.weight": matrix}
-    for stack in SUBLAYERS:
-        weights[f"model.{stack}.embed_tokens.weight"] = matrix
-        for layer in range(len(getattr(model, stack))):
-            for their_name, our_name in _names_in_layer(stack).items():
-                value = ours[f"{stack}.{layer}.{our_name}"]
-                if our_name.split(".")[-2] not in FROM_D_MODEL:
-                    value = value[order]
-                elif our_name.endswith("weight"):
-                    value = value[:, order]
-                weights[f"model.{stack}.layers.{layer}.{their_name}"] = value
+    weights |= {f"model.{stack}.embed_tokens.weight": matrix for stack in NORMS}
+    for name, value in ours.items():
+        if name.startswith(("encoder.", "decoder.")):
+            if name.split(".")[-2] not in FROM_D_MODEL:
+                value = value[order]
+            elif name.endswith("weight"):
+                value = value[:, order]
+            weights[_marian_name(name)] = value
     zero = {name: torch.zeros_like(w) for name, w in theirs.items() if "_proj.bias" in name or "logits_bias" in name}
     return weights | zero
 
 
-def _names_in_layer(stack: str) -> dict[str, str]:
-    """Our names of the weights of a layer, by Marian's."""
-    names = {}
-    for place, (sublayer, attention, norm) in enumerate(SUBLAYERS[stack]):
-        for kind in ("weight", "bias"):
-            names[f"{norm}.{kind}"] = f"residual.{place}.norm.{kind}"
-            if sublayer == "ffn":
-                names |= {f"fc1.{kind}": f"ffn.W_1.{kind}", f"fc2.{kind}": f"ffn.W_2.{kind}"}
-        if attention:
-            names |= {f"{attention}.{key}.weight": f"{sublayer}.{W}.weight" for key, W in PROJECTIONS.items()}
-    return names
+def _marian_name(name: str) -> str:
+    """Marian's name of a weight of a layer: `encoder.0.ffn.W_1.bias` is `model.encoder.layers.0.fc1.bias`."""
+    stack, layer, part = name.split(".", maxsplit=2)
+    norms = {f"residual.{place}.norm": norm for place, norm in enumerate(NORMS[stack])}
+    for ours, theirs in (NAMES | norms).items():
+        part = part.replace(ours, theirs)
+    return f"model.{stack}.layers.{layer}.{part}"
 
 
 def save_ctranslate2(peer: Any, vocabulary: Sequence[str], folder: str | Path) -> None:

@@ -1,7 +1,7 @@
 """Queues, which decide what is trained next: their interface, and the queue of a grid. A search has its own."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from transformer_pl.plan.plan import CostEstimate
 from transformer_pl.trials.trial import Trial
@@ -67,21 +67,34 @@ class GridQueue(TrialQueue):
     """
 
     def __init__(self, trials: Sequence[Trial], estimates: dict[int, CostEstimate]):
-        self.trials, self.estimates = trials, estimates
-        self.waiting = sorted(trials, key=lambda trial: (trial.config.seed, -estimates[trial.place].cost.flops))
+        self.estimates = estimates
+        self.trials: list[Trial] = []
+        self.waiting: list[Trial] = []
         self.failed: list[Trial] = []
-        self._earlier = {trial.id: trial.status() for trial in trials}
+        self._earlier: dict[str, dict[str, Any]] = {}  # by id, the status of each trial when it was added
+        self.add(trials)
+
+    def add(self, trials: Sequence[Trial]) -> None:
+        """Take more trials."""
+        self.trials += trials
+        self.waiting += trials
+        self.waiting.sort(key=lambda trial: (trial.config.seed, -self.estimates[trial.place].cost.flops))
+        self._earlier |= {trial.id: trial.status() for trial in trials}
 
     def remaining(self) -> Remaining:
         return Remaining(len(self.waiting), sum(self.estimates[trial.place].cost.flops for trial in self.waiting))
 
     def next(self, taken: set[str]) -> Trial | None:
         taken = taken | {trial.identity.weights for trial in self.trials if trial.lock.is_held()}
-        for trial in self.waiting:
+        for trial in self.ready():
             if trial.identity.weights not in taken:
                 self.waiting.remove(trial)
                 return trial
         return None
+
+    def ready(self) -> Sequence[Trial]:
+        """The waiting trials that are needed now."""
+        return self.waiting
 
     def hold(self, trial: Trial) -> None:
         self.waiting.append(trial)
@@ -92,9 +105,8 @@ class GridQueue(TrialQueue):
         return status["state"] if has_ended and status != self._earlier[trial.id] else None
 
     def waits(self) -> str | None:
-        if not self.waiting:
-            return None
-        return f"waiting for another command, which trains {len(self.waiting)} of these"
+        ready = len(self.ready())
+        return f"waiting for another command, which trains {ready} of these" if ready else None
 
     def ended(self, trial: Trial, ending: Ending) -> None:
         if ending == "failed":

@@ -19,6 +19,8 @@ from transformer_pl.trials.records import Decision
 from transformer_pl.trials.runs_folder import begun_plan
 from transformer_pl.trials.trial import Trial
 
+LEFT_OUT = "left out"  # the verdict on a row of which a trial has failed or diverged
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -54,6 +56,11 @@ class Progress:
         """Those of the planned trials that a look needs."""
         return [one for one in planned if self._places[one.place][one.config.seed] < self.seeds(one.place, look)]
 
+    def needed(self, planned: Sequence[Trial]) -> list[Trial]:
+        """Those of the planned trials that are needed now: by the next look, or then by base for the one after it."""
+        now, following = (self.trials(planned, min(len(self.decisions) + n, self.last)) for n in (0, 1))
+        return now + [one for one in following if one.place == self._base_row and one not in now]
+
     @cached_property
     def _base_row(self) -> int | None:
         return self.sweep.base_row  # which compares configs, and a queue asks for it several times a second
@@ -69,7 +76,8 @@ class Progress:
         last = {row.name: self.stopped.get(row.name, self.last) for row in self.sweep.rows}
         p_values = {name: [one["p"].get(name) for one in self.decisions[: look + 1]] for name, look in last.items()}
         metric = f"val/{task_of(self.sweep.base.data).measure.name}"
-        return LookedAt(self.looks, metric, p_values)
+        left_out = [name for one in self.decisions for name, verdict in one["verdicts"].items() if verdict == LEFT_OUT]
+        return LookedAt(self.looks, metric, p_values, left_out)
 
 
 def planned_looks(sweep: Sweep) -> Looks:

@@ -2,6 +2,7 @@
 
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,7 +84,8 @@ class TableChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepReport(TableChoice, TableOptions):
-    """The table of sweep files."""
+    """Print the table of each sweep file from the results on disk. This trains nothing. Give the same
+    options with which the sweep ran."""
 
     files: tuple[Path, ...] = option(
         "sweep files, or names of shipped ones, such as table3_A; or a .csv file of runs",
@@ -131,14 +133,14 @@ def _runs_file(word: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsReport(TableChoice):
-    """The table of runs that were trained elsewhere: a file with a line for each run, or runs at W&B."""
+    """Print the table of a file of runs. This trains nothing."""
 
     files: tuple[Path, ...] = option(
         "a .csv or .tsv file with a line for each run, or wandb://ENTITY/PROJECT/GROUP",
         default=MISSING,
         metavar="FILE",
         positional=True,
-        nargs="+",
+        nargs=1,
         type=_runs_file,
     )
     row: tuple[str, ...] = of_runs(
@@ -159,8 +161,6 @@ class RunsReport(TableChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.files) > 1:
-            raise InputError(f"{', '.join(map(str, self.files))}: a file of runs must stand alone; give one file")
         metrics = f"--metric {','.join(self.metric)}"
         if (self.pairs or self.factors) and len(self.metric) > 1:
             raise InputError(f"{metrics}: --pairs and --factors compare one metric; give one")
@@ -191,13 +191,10 @@ def _is_of_runs(word: str) -> bool:
 def read_options(argv: list[str]) -> SweepReport | RunsReport:
     """The options of the command line. Those of the other kind of file are unknown."""
     kind: Any = RunsReport if any(map(_is_of_runs, argv)) else SweepReport
-    what, same = "a file of runs", ""
-    if kind is SweepReport:
-        what, same = "each sweep file from the results on disk", " Give the same\noptions with which the sweep ran."
     parser = CommandParser(
         prog="python -m transformer_pl.report",
         usage="%(prog)s FILE... [options]",
-        description=f"Print the table of {what}. This trains nothing.{same} Defaults are in parentheses.",
+        description=f"{getdoc(kind)} Defaults are in parentheses.",
         epilog=EXAMPLES,
     )
     add_options(parser, kind)

@@ -50,7 +50,8 @@ def write_page(
     if drawings is None:
         drawings = draw_sweep_plots(table)
     if shown is None:
-        shown = [(row.shown_name, next(iter(_finished(row)))) for row in rows if any(_finished(row))]
+        first = [(row.shown_name, next((trial for trial in row.trials if trial.result()), None)) for row in rows]
+        shown = [(name, trial) for name, trial in first if trial]
     shown = sorted(shown, key=lambda one: not same_row(one[1].config, base))
     write_html(
         folder,
@@ -64,10 +65,6 @@ def write_page(
         task=task_of(base.data),
         trials=[_trial(base, trial) for row in rows for trial in row.trials],
     )
-
-
-def _finished(row: Row) -> list[Trial]:
-    return [trial for trial in row.trials if trial.result()]
 
 
 def _trial(base: Config, trial: Trial) -> dict[str, Any]:

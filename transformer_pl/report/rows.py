@@ -22,7 +22,7 @@ from transformer_pl.table.rows import Printed, Row, mean
 from transformer_pl.table.statistics import Sample, Score, sample
 from transformer_pl.task import Measure
 from transformer_pl.trials import convergence
-from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity, same_row
+from transformer_pl.trials.identity import RESULT_TRAINER_KEYS, row_identity
 from transformer_pl.trials.metrics import LOSS_COLUMNS, SCORE_COLUMNS
 from transformer_pl.trials.result import Result, exemptions
 from transformer_pl.trials.trial import Trial
@@ -74,11 +74,10 @@ def sweep_rows(
 
     measure: that of its task. printed: by name, the numbers that stand beside them.
     """
-    rows = []
+    rows, base = [], row_identity(grid.sweep.base)
     for place, row in enumerate(grid.sweep.rows):
         made = read_row(row.name, row.configs[0], [one for one in grid.trials if one.place == place], measure, split)
-        is_base = same_row(row.configs[0], grid.sweep.base)
-        rows.append(replace(made, is_base=is_base, printed=(printed or {}).get(row.name)))
+        rows.append(replace(made, is_base=made.identity == base, printed=(printed or {}).get(row.name)))
     return rows
 
 
@@ -116,7 +115,8 @@ def _with_results(
         params=done[0].params,
         flops=mean([result.flops for result in done]),
         scored_steps=[result.scored_step for result in done],
-        losses=[_losses(trial, result) for trial, result in finished],
+        # Those of an older result stand in its metrics file alone.
+        losses=[result.losses or convergence.validation_losses(trial.metrics()) for trial, result in finished],
         exempt=exemptions(done),
         sentences=sentences,
         signatures=list(dict.fromkeys(result.signature for result in done)),
@@ -130,11 +130,6 @@ def _values(done: Sequence[Result]) -> dict[str, list[float]]:
     """By metric, the value of each seed that has it."""
     metrics = dict.fromkeys(metric for result in done for metric in result.metrics)
     return {name: [one.metrics[name] for one in done if name in one.metrics] for name in metrics}
-
-
-def _losses(trial: Trial, result: Result) -> dict[int, float]:
-    """The validation losses of a trial by step; those of an older result stand in its metrics file alone."""
-    return result.losses or convergence.validation_losses(trial.metrics())
 
 
 def _ends_anywhere(config: Config) -> bool:

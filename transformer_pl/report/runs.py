@@ -176,7 +176,8 @@ def _note_on_means(lines: Sequence[Run], options: RunsReport) -> str:
     of = "deviations" if options.std else "errors times sqrt(n)"
     note = f"Computed from means and standard {of}, which are read as those of n - 1. If n stood in its place, "
     note += "intervals are too narrow by sqrt(n / (n - 1))."
-    zero = dict.fromkeys(line.row for line in lines if 0 in (line.values[spread] for spread in options.spreads))
+    columns, several = [*zip(options.metric, options.spreads, strict=True)], len(options.metric) > 1
+    zero = [line.row + f" ({name})" * several for line in lines for name, spread in columns if line.values[spread] == 0]
     return f"{note} A deviation of 0 was rounded, and has no test: {', '.join(zero)}." if zero else note
 
 

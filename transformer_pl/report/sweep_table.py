@@ -88,18 +88,12 @@ def _printed(
 
 def _measure(task: Task, split: str, rows: Sequence[Row]) -> Measure:
     """What the rows are compared by on a set."""
-    of_task, signatures = task.measure, dict.fromkeys(signature for row in rows for signature in row.signatures)
-    return Measure(
-        f"{split}/{of_task.name}",
-        of_task.title,
-        of_task.digits,
-        of_task.lower_is_better,
-        0.0,
-        of_task.highest,
-        LEARNED,
-        meaning=f"{task.described} on the {SETS[split]} ({' and '.join(signatures)}): mean ± standard deviation over "
-        "seeds.",
+    score, signatures = task.measure, dict.fromkeys(signature for row in rows for signature in row.signatures)
+    meaning = (
+        f"{task.described} on the {SETS[split]} ({' and '.join(signatures)}): mean ± standard deviation over seeds."
     )
+    key, lowest, highest = f"{split}/{score.name}", 0.0, score.highest
+    return Measure(key, score.title, score.digits, score.lower_is_better, lowest, highest, LEARNED, meaning=meaning)
 
 
 def _with_reference(printed: PrintedTable, rows: Sequence[Row], split: str) -> PrintedTable:

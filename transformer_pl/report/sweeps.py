@@ -1,6 +1,6 @@
-"""The tables of sweep files, whose trials are read and never trained."""
+"""The tables of the grids of sweep files, whose trials are read and never trained."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,17 +9,16 @@ from typing import Any
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.shared_options import TableOptions, margins, other_table, sweep_folder
-from transformer_pl.plan.sweep_file import SEARCHES, leading_comment, read_sweep
+from transformer_pl.plan.sweep_file import leading_comment, read_sweep
 from transformer_pl.report.looks import as_seen, check_looks
-from transformer_pl.report.options import FOR_PROGRAMS, SweepReport
+from transformer_pl.report.options import SweepReport
 from transformer_pl.report.row_names import read_row_names
-from transformer_pl.report.rows import Grid, trial_records
+from transformer_pl.report.rows import Grid
 from transformer_pl.report.sweep_notes import notes_of
 from transformer_pl.report.sweep_table import rows_and_about
-from transformer_pl.report.tables import Draw, printable, table_of
+from transformer_pl.report.tables import Draw, table_of
 from transformer_pl.runtime.command_line import refuse_options
-from transformer_pl.runtime.errors import InputError, collect_errors, warn
-from transformer_pl.runtime.files import read_yaml
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.table.formats import Table
 from transformer_pl.table.scales import scales_table
 from transformer_pl.task import task_of
@@ -30,66 +29,11 @@ REMEDY = "train it: python -m transformer_pl.sweep, with the same options"
 ENDED = ("done", "failed", "diverged")
 
 
-def sweep_reports(options: SweepReport) -> list[tuple[str, Table | Path]]:
-    """The title of each file, with its table or the path of its page.
-
-    Formats for programs (json, csv) get one table of all files.
-    """
-    files = dict.fromkeys(options.files)
-    if options.together:
-        return [_report([*files], options)]
-    if options.trials:
-        records = collect_errors(lambda file: read_records(file, options), files)
-        return [("", _joined(map(Table.of_records, records.values())))]
-    reports = collect_errors(lambda file: _report([file], options), files)
-    if len(reports) > 1 and options.format in FOR_PROGRAMS:
-        return [("", _joined(table.titled(title) for title, table in reports.values() if isinstance(table, Table)))]
-    return [*reports.values()]
-
-
-def _joined(tables: Iterable[Table]) -> Table:
-    """Several tables as one, for programs: each record has the keys of all."""
-    tables = list(tables)
-    records = [record for table in tables for record in table.records]
-    keys = dict.fromkeys(key for record in records for key in record)
-    headings = [column._replace(key="") for table in tables for column in table.columns]
-    notes = dict.fromkeys(note for table in tables for note in table.notes)
-    summary = " ".join(filter(None, (table.summary for table in tables)))
-    values = Table.of_records([{key: record.get(key) for key in keys} for record in records]).all_columns
-    return Table([*headings, *values], [*notes], summary=summary)
-
-
-def _report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table | Path]:
-    """The title and the table of a sweep file, or of several together, or the path of its page."""
-    contents = [read_yaml(file) for file in files]
-    if contents[0].get("method") in SEARCHES:
-        from transformer_pl.search.table import search_report  # Optuna and torch take seconds
-
-        of_grids = f"is for the rows of a grid, but {files[0]} searches"
-        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort", "against"], of_grids)
-        made: tuple[Any, Table, Draw] = search_report(files[0], contents[0], options)
-    else:
-        made = (_against if options.against else _of_grids)(files, contents, options)
-    sweep, table, draw_page = made
-
-    def draw(folder: Path, title: str, table: Table) -> None:
-        draw_page(folder, title, table)
-        if options.wandb:
-            from transformer_pl.train.wandb_run import is_disabled, send_report
-
-            if is_disabled():
-                warn("--wandb: nothing is sent, because WANDB_MODE is disabled")
-            send_report(folder, sweep.name, sweep.project, table, read_plan(folder))
-
-    title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
-    return title, printable(table, title, sweep_folder(sweep, options), draw, options)
-
-
-def _of_grids(
+def of_grids(
     files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport
 ) -> tuple[Any, Table, Draw]:
     """The sweep of grids, their table, and what writes its page."""
-    grids = [_grid(file, content, options) for file, content in zip(files, contents, strict=True)]
+    grids = [read_grid(file, content, options) for file, content in zip(files, contents, strict=True)]
     sweep, names = grids[0].sweep, None
     task = task_of(sweep.base.data)
     if not (options.pairs or options.factors or options.together):
@@ -118,15 +62,13 @@ def _of_grids(
     return sweep, table_of(rows, about, options), draw_page
 
 
-def _against(
-    files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport
-) -> tuple[Any, Table, Draw]:
-    """What the table of a sweep says of that at another scale, as `_of_grids` returns it."""
-    sweep, table, _ = _of_grids(files, contents, options)
+def against(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> tuple[Any, Table, Draw]:
+    """What the table of a sweep says of that at another scale, as `of_grids` returns it."""
+    sweep, table, _ = of_grids(files, contents, options)
     first, second = names = Path(sweep.scale).stem, Path(str(options.against)).stem
     if first == second:
         raise InputError(f"--against {options.against}: must be another scale than that of the table; choose one")
-    _, other, _ = _of_grids(files, contents, replace(options, scale=options.against, against=None))
+    _, other, _ = of_grids(files, contents, replace(options, scale=options.against, against=None))
 
     def draw_page(folder: Path, title: str, made: Table) -> None:
         from transformer_pl.table.figures import scales  # matplotlib takes a second
@@ -138,21 +80,7 @@ def _against(
     return sweep, scales_table(table.contrasts, other.contrasts, names), draw_page
 
 
-def read_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
-    """A record of each trial of a sweep file: its sweep, row, seed and state, where it differs, and what was measured.
-
-    planned: whether trials may be missing; if tries of --retune are missing, the records are those of the tries. Raises
-    an InputError where the sweep cannot be planned.
-    """
-    content = read_yaml(file)
-    if content.get("method") in SEARCHES:
-        from transformer_pl.search.table import search_records  # Optuna and torch take seconds
-
-        return search_records(file, content, options, planned)
-    return trial_records(_grid(file, content, options, planned))
-
-
-def _grid(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> Grid:
+def read_grid(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> Grid:
     """The sweep of a grid's file, and its trials. With --retune each row is at the best of its tried points.
 
     planned: whether trials may be missing; if tries of --retune are missing, the sweep is that of the tries. A sweep
@@ -164,10 +92,11 @@ def _grid(file: Path, content: dict[str, Any], options: TableOptions, planned: b
     check_looks(file, sweep, folder)
     if sweep.looks and not planned and not begun_plan(folder):
         sweep = sweep.without_looks()
-    plan = partial(plan_trials, runs=options.runs, corpus_of=partial(corpus_of_trials, runs=options.runs))
+    corpus_of = partial(corpus_of_trials, runs=options.runs)  # results can be read without the text
+    plan = partial(plan_trials, runs=options.runs, corpus_of=corpus_of)
     if options.retune:
         tuning = plan_retuning(sweep, options.retune, options.tries, content.get("metric"))
-        tries: list[Trial] = plan(tuning.tries(sweep))  # whose results can be read without the text
+        tries: list[Trial] = plan(tuning.tries(sweep))
         if missing := sum(attempt.state() not in ENDED for attempt in tries):
             if planned:
                 return Grid(tuning.tries(sweep), tries)

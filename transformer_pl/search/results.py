@@ -1,5 +1,7 @@
 """The results of a search: a record of every trial, the best first."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ from optuna.trial import FrozenTrial
 
 from transformer_pl.config.types import as_word
 from transformer_pl.plan.shared_options import OF_SEEDS, TableOptions, sweep_folder
-from transformer_pl.plan.sweep_file import LONGEST_NAME
+from transformer_pl.plan.sweep_file import LONGEST_NAME, read_sweep
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
@@ -23,6 +25,7 @@ BEST, FRONT = "best", "front"  # the states of the best trials, for one goal and
 ORDER = (BEST, FRONT, "done", "pruned", "diverged")  # the order of states in the table; other states follow
 SEEDS = 2**32  # that there are
 FRESH_SEEDS = 3  # with which the best trials are trained again
+BEST_FILE = "best.yaml"  # with which they are trained
 
 
 class SearchResults:
@@ -40,43 +43,10 @@ class SearchResults:
         # What results.csv and plan.json have of each trial. A metric is None if it was not measured, or diverged.
         self.records = [self._record(trial, states[trial.number]) for trial in self.trials]
 
-    @property
-    def fresh_seeds(self) -> list[int]:
-        """Seeds that the search has not used."""
-        return [(self.search.seed + n) % SEEDS for n in range(1, FRESH_SEEDS + 1)]
-
     def best_sweep(self) -> dict[str, Any] | None:
-        """The content of a sweep file with base and the best trials, with fresh seeds; None where base is the best.
-
-        A trial was chosen by its score, which is therefore too good. Only other seeds can say how good it is.
-        """
-        search = self.search
-        of_base, seen, variants = search.config({})[1], {row_identity(search.base)}, list[str]()
-        for trial, record in zip(self.trials, self.records, strict=True):
-            if record["state"] not in (BEST, FRONT):
-                continue
-            config, keys = search.config(trial.params)
-            if (identity := row_identity(config)) not in seen:  # base and a drawn config may be equal
-                seen.add(identity)
-                # An option is written beside its class, which would otherwise begin without it.
-                changed = {key for key, value in keys.items() if key not in of_base or of_base[key] != value}
-                own = [key for key in keys if key in changed or key.rpartition(".")[0] in changed]
-                variants.append(" ".join(f"{key}={as_word(keys[key])}" for key in own))
-        if not variants:
-            return None
-        other_sets = f"-{value_digest(search.sets, 6)}" if search.sets else ""  # other --set, other table
-        fixed = {"scale": search.scale, **of_base}
-        return {
-            "program": "transformer_pl/train/__main__.py",
-            "name": f"{search.name[: LONGEST_NAME - 12]}-best{other_sets}",
-            "project": search.project,
-            "method": "grid",
-            "parameters": {
-                **{key: {"value": value} for key, value in fixed.items()},
-                "variant": {"values": ["base", *variants]},
-                "seed": {"values": self.fresh_seeds},
-            },
-        }
+        """The content of a sweep file with base and the best trials; None where base is the best."""
+        chosen = zip(self.trials, self.records, strict=True)
+        return sweep_of(self.search, [trial.params for trial, record in chosen if record["state"] in (BEST, FRONT)])
 
     def _rank(self, trial: FrozenTrial, state: str) -> tuple[int, float]:
         """The place of a trial in the table: by state, and then by the value of the first goal."""
@@ -100,6 +70,62 @@ class SearchResults:
             "exempt": "; ".join(exemptions([result] if result else [])) or None,
             "folder": on_disk.folder.name if on_disk else None,
         }
+
+
+def sweep_of(search: Search, draws: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The content of a sweep file with base and drawn trials, with seeds that the search has not used; None where all
+    are as base.
+
+    A trial was chosen by its score, which is therefore too good. Only other seeds can say how good it is.
+    """
+    of_base, seen, variants = search.config({})[1], {row_identity(search.base)}, list[str]()
+    for drawn in draws:
+        config, keys = search.config(drawn)
+        if (identity := row_identity(config)) not in seen:  # base and a drawn config may be equal
+            seen.add(identity)
+            # An option is written beside its class, which would otherwise begin without it.
+            changed = {key for key, value in keys.items() if key not in of_base or of_base[key] != value}
+            own = [key for key in keys if key in changed or key.rpartition(".")[0] in changed]
+            variants.append(" ".join(f"{key}={as_word(keys[key])}" for key in own))
+    if not variants:
+        return None
+    other_sets = f"-{value_digest(search.sets, 6)}" if search.sets else ""  # other --set, other table
+    fixed = {"scale": search.scale, **of_base}
+    return {
+        "program": "transformer_pl/train/__main__.py",
+        "name": f"{search.name[: LONGEST_NAME - 12]}-best{other_sets}",
+        "project": search.project,
+        "method": "grid",
+        "parameters": {
+            **{key: {"value": value} for key, value in fixed.items()},
+            "variant": {"values": ["base", *variants]},
+            "seed": {"values": fresh_seeds(search)},
+        },
+    }
+
+
+def fresh_seeds(search: Search) -> list[int]:
+    """Seeds that a search has not used."""
+    return [(search.seed + n) % SEEDS for n in range(1, FRESH_SEEDS + 1)]
+
+
+def why_not_trained(content: dict[str, Any] | None) -> Sequence[str]:
+    """Why the sweep command would refuse a file with the content of `sweep_of`; nothing where it would not."""
+    try:
+        if content:
+            read_sweep(Path(BEST_FILE), content=content)
+    except InputError as error:
+        return error.messages
+    return ()
+
+
+def without_best(search: Search) -> Sequence[str]:
+    """Why best.yaml could not be trained with certain draws of a search, each of them alone."""
+    contents = []
+    for drawn in search.single_draws():
+        with suppress(InputError):  # no valid config, which is not trained
+            contents.append(sweep_of(search, [drawn]))
+    return list(dict.fromkeys(mistake for content in contents for mistake in why_not_trained(content)))
 
 
 def find_results(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:

@@ -126,11 +126,14 @@ class Search(Goals):
     def single_changes(self) -> list[Config]:
         """The base, and every config in which one key has another choice or an end of its range."""
         configs = [self.base]
-        for key, values in self.space.items():
-            for value in _choices_or_ends(values):
-                with suppress(InputError):  # an invalid config, which is not trained
-                    configs.append(resolve(self._levels({key: value})))
+        for drawn in self.single_draws():
+            with suppress(InputError):  # an invalid config, which is not trained
+                configs.append(resolve(self._levels(drawn)))
         return configs
+
+    def single_draws(self) -> list[dict[str, Any]]:
+        """Every choice of a key, or end of its range, alone."""
+        return [{key: value} for key, values in self.space.items() for value in _choices_or_ends(values)]
 
     @property
     def base_draw(self) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from typing import Any
 from transformer_pl.config import without_section
 from transformer_pl.plan.shared_options import TableOptions
 from transformer_pl.runtime.terminal import short_number
-from transformer_pl.search.results import BEST, FRONT, SearchResults, find_results
+from transformer_pl.search.results import (
+    BEST,
+    BEST_FILE,
+    FRONT,
+    SearchResults,
+    find_results,
+    fresh_seeds,
+    why_not_trained,
+)
 from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import short_value
 from transformer_pl.table.cells import marked
@@ -80,12 +88,14 @@ def _chosen_note(results: SearchResults) -> str:
     note = f"All have seed {results.search.seed}. "
     if not any(record["state"] in (BEST, FRONT) for record in results.records):
         return note
-    if not results.best_sweep():
+    if not (content := results.best_sweep()):
         return f"{note}None is better than base."
     several = len(results.search.goals) > 1
     note += "The front looks" if several else "The best of many looks"
-    seeds = ", ".join(map(str, results.fresh_seeds))
-    return f"{note} better than it is, because it was chosen: best.yaml trains it, and base, with the seeds {seeds}."
+    note += " better than it is, because it was chosen: "
+    if mistakes := why_not_trained(content):
+        return f"{note}train it with other seeds; no {BEST_FILE} can: {mistakes[0]}."
+    return f"{note}{BEST_FILE} trains it, and base, with the seeds {', '.join(map(str, fresh_seeds(results.search)))}."
 
 
 def _cell(name: str, value: Any) -> str:

@@ -72,7 +72,7 @@ class GridCommand(SweepCommand):
         exit_code: of what was trained before.
         """
         plan = self.show_plan(sweep)
-        if self.submit(len(self.trials_to_train(sweep, plan.trials)), plan.datasets):
+        if self.submit(self.at_once(sweep, self.trials_to_train(sweep, plan.trials)), plan.datasets):
             return 0
         exit_code = max(exit_code, self.train(plan))
         if self.options.plan or self.others_train(plan):  # the last worker prints the table
@@ -110,7 +110,8 @@ class GridCommand(SweepCommand):
         used = [(trial.config.data, trial.prepared) for trial in missing if options.plan]
         lines = survey_datasets(used, self.console)
         plan = Plan(sweep, trials, self._estimates(sweep, trials, checked))
-        at_once = workers.count if workers else self.worker_count(len(missing)) * (options.per_device or 1)
+        submitted = self.worker_count(self.at_once(sweep, missing)) * (options.per_device or 1)
+        at_once = workers.count if workers else submitted
         print_plan(plan, missing, self.console, at_once)
         lines += self._forecast(plan, missing, workers)
         self.notes = list(dict.fromkeys(note for found in checked for note in found.notes))
@@ -159,6 +160,15 @@ class GridCommand(SweepCommand):
         from transformer_pl.report.looks import as_seen  # scipy takes half a second
 
         return as_seen(sweep, trials, self.folder).trials
+
+    def at_once(self, sweep: Sweep, missing: Sequence[Trial]) -> int:
+        """How many of the missing trials can be trained at the same time: with looks, those before the next one."""
+        if not (sweep.looks and missing):
+            return len(missing)
+        from transformer_pl.report.looks import read_progress  # scipy takes half a second
+
+        progress = read_progress(sweep, self.folder)
+        return max(1, len(progress.needed(missing) if progress else missing))
 
     def margin(self, sweep: Sweep) -> float | None:
         """Within which a difference counts as none. Raises an InputError where it is of another metric."""

@@ -1,6 +1,6 @@
 """The queue of a grid that is looked at while it trains: rows that are decided get no more seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from filelock import FileLock
 
 from transformer_pl.plan.plan import Plan
 from transformer_pl.plan.queue import Ending, GridQueue, Remaining
-from transformer_pl.report.looks import Progress, decision_file, read_progress
+from transformer_pl.report.looks import LEFT_OUT, Progress, decision_file, read_progress
 from transformer_pl.report.rows import Grid, sweep_rows
 from transformer_pl.runtime.files import write_json
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.looks import Looks
-from transformer_pl.table.rows import Contrast, Measure
+from transformer_pl.table.rows import Contrast, Measure, Row
 from transformer_pl.table.table import compare_at
 from transformer_pl.task import task_of
 from transformer_pl.trials.trial import Trial
@@ -24,22 +24,21 @@ ENDED = ("done", "failed", "diverged", "refused")
 class LooksQueue(GridQueue):
     """The trials of the looks that are not decided.
 
-    Those of one look are given out first, then base's of the next one, which are needed in any case. Several commands
-    act on the same decisions; one that finds nothing to train waits until the others have ended the look.
+    Those of one look are given out first, then base's of the next one, which is needed while any row goes on. Several
+    commands act on the same decisions; one that finds nothing to train waits until the others have ended the look.
     """
 
     def __init__(self, plan: Plan, missing: Sequence[Trial], folder: Path, margin: float | None):
         super().__init__(missing, plan.estimates)
         self.plan, self.folder, self.margin = plan, folder, margin
-        self.later, self.waiting = self.waiting, []
         self._running: set[str] = set()  # the ids of the trials that this command has been given
-        self._news: list[str] = []
         self._is_stuck = False  # a trial of base has failed, so that nothing more can be decided
         self.progress = self._read()
+        self._news = described(self.progress)
         self._go_on()
 
     def remaining(self) -> Remaining:
-        left = [*self.waiting, *self.progress.trials(self.later, self.progress.last)]
+        left = self.progress.trials(self.waiting, self.progress.last)
         return Remaining(len(left), sum(self.estimates[trial.place].cost.flops for trial in left))
 
     def next(self, taken: set[str]) -> Trial | None:
@@ -47,6 +46,9 @@ class LooksQueue(GridQueue):
         if trial := super().next(taken):
             self._running.add(trial.id)
         return trial
+
+    def ready(self) -> Sequence[Trial]:
+        return self.progress.needed(self.waiting)
 
     def hold(self, trial: Trial) -> None:
         self._running.discard(trial.id)
@@ -57,7 +59,7 @@ class LooksQueue(GridQueue):
         super().ended(trial, ending)
 
     def waits(self) -> str | None:
-        if self.waiting or self.progress.is_over or self._is_stuck:
+        if self.ready() or self.progress.is_over or self._is_stuck:
             return super().waits()
         return f"waiting for other commands, which train for look {len(self.progress.decisions) + 1}"
 
@@ -71,53 +73,47 @@ class LooksQueue(GridQueue):
         return progress
 
     def _go_on(self) -> None:
-        """Decide every look whose trials have ended, and take what the next one needs."""
-        while not (self.progress.is_over or self._is_stuck):
-            look = len(self.progress.decisions)
-            self._take(self.progress.trials(self.later, look))
-            if not self._has_ended(look):
-                break
+        """Decide every look whose trials have ended."""
+        while not (self.progress.is_over or self._is_stuck) and self._has_ended(look := len(self.progress.decisions)):
             self._is_stuck = not decide(self.progress, self.plan.trials, self.margin, self.folder)
             self.progress = self._read()
             self._news += described(self.progress)[look:]
-        if not self.progress.is_over and len(self.progress.decisions) < self.progress.last:
-            following = self.progress.trials(self.later, len(self.progress.decisions) + 1)
-            self._take(trial for trial in following if trial.place == self.plan.sweep.base_row)
-
-    def _take(self, trials: Iterable[Trial]) -> None:
-        """Take trials from the later ones to those that can be given out."""
-        taken = list(trials)
-        self.waiting += taken
-        self.later = [trial for trial in self.later if trial not in taken]
 
     def _has_ended(self, look: int) -> bool:
-        """Whether all trials of a look have ended, here or elsewhere."""
-        open_here = self._running | {trial.id for trial in self.waiting}
+        """Whether all trials of a look have ended, here or elsewhere.
+
+        One that had ended, and that another command has begun to train again and left, is given out again.
+        """
         trials = self.progress.trials(self.plan.trials, look)
-        return all(
-            trial.id not in open_here and not trial.lock.is_held() and trial.state() in ENDED for trial in trials
-        )
+        open_here = self._running | {trial.id for trial in self.waiting}
+        if any(trial.id in open_here or trial.lock.is_held() for trial in trials):
+            return False
+        failed = {trial.id for trial in self.failed}  # which a full disk may not have let them say
+        left = [trial for trial in trials if trial.id not in failed and trial.state() not in ENDED]
+        self.add(left)
+        return not left
 
 
 def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, folder: Path) -> bool:
     """Decide the next look, whose trials have ended, and write the decision, unless another command was first.
 
-    planned: all trials of the sweep. margin: a difference within it counts as none. Returns whether there is a
-    decision: there is none where a trial of base has failed or diverged.
+    planned: all trials of the sweep. margin: a difference within it counts as none. Returns False where there can be no
+    decision, because a trial of base has failed or diverged.
     """
     sweep, looks, look = progress.sweep, progress.looks, len(progress.decisions)
     trials = progress.trials(planned, look)
     task_measure = task_of(sweep.base.data).measure
     measure = Measure(f"val/{task_measure.name}", task_measure.title, lowest=0.0, highest=task_measure.highest)
-    rows = sweep_rows(Grid(sweep, trials), task_measure)
-    whole = [row if row.done == len(row.states) else replace(row, samples={}) for row in rows]
-    base = next(row for row in whole if row.is_base)
-    if measure.key not in base.samples:
+    rows = [*map(_if_whole, sweep_rows(Grid(sweep, trials), task_measure))]
+    if any(trial.lock.is_held() for trial in trials):
+        return True  # another command trains one again, and its result may be gone
+    base = next(row for row in rows if row.is_base)
+    if not _is_whole(base):
         return False
-    last = {row.name: progress.stopped.get(row.name, look) for row in whole}
+    last = {row.name: progress.stopped.get(row.name, look) for row in rows}
     undecided = {
         one.row.name: one
-        for one in compare_at(looks, look, whole, measure, base, last)
+        for one in compare_at(looks, look, rows, measure, base, last)
         if one.row is not base and one.row.name not in progress.stopped
     }
     decision = {
@@ -135,9 +131,19 @@ def decide(progress: Progress, planned: Sequence[Trial], margin: float | None, f
     return True
 
 
+def _is_whole(row: Row) -> bool:
+    """Whether no trial of a row has failed or diverged."""
+    return row.done == len(row.states)
+
+
+def _if_whole(row: Row) -> Row:
+    """A row, which is not tested if a trial of it has failed or diverged."""
+    return row if _is_whole(row) else replace(row, samples={})
+
+
 def _verdict(looks: Looks, look: int, contrast: Contrast, margin: float | None) -> str:
-    if not contrast.is_known:
-        return "left out"  # a trial of it has failed or diverged
+    if not _is_whole(contrast.row):
+        return LEFT_OUT
     if contrast.estimate is None or contrast.p_value is None:
         return "equal" if contrast.is_rounding else "open"
     return looks.verdict(look, contrast.estimate, contrast.p_value, margin)
@@ -152,6 +158,7 @@ def described(progress: Progress) -> list[str]:
             by_verdict.setdefault(verdict, []).append(name)
         going_on = len(by_verdict.pop("open", ()))
         said = [f"{verdict}: {', '.join(names)}" for verdict, names in by_verdict.items()]
-        said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(progress.looks.seeds) - 1 else 'go on'}")
+        goes_on = "goes on" if going_on == 1 else "go on"
+        said.append(f"{counted(going_on, 'row')} {'not decided' if look == len(progress.looks.seeds) - 1 else goes_on}")
         lines.append(f"look {look + 1}, after {progress.looks.seeds[look]} seeds a row: {'; '.join(said)}")
     return lines

@@ -25,7 +25,7 @@ from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import samplers
 from transformer_pl.search import study as studies
 from transformer_pl.search.drawing import SearchQueue
-from transformer_pl.search.results import SearchResults
+from transformer_pl.search.results import BEST_FILE, SearchResults, why_not_trained, without_best
 from transformer_pl.search.space import Search
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
@@ -53,6 +53,8 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
     _check(command, search, configs)
+    for mistake in without_best(search):
+        say(console, f"some trials cannot be trained again: {mistake}")
     if command.submit(search.run_cap, [search.base.data]):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
@@ -102,15 +104,15 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     draw_page = partial(write_search_page, results, table, folder)
     folders = [runs / "trials" / record["folder"] for record in trained]
     send = partial(send_report, folder, search.name, search.project, table, read_plan(folder))
-    following, best, content = None, folder / "best.yaml", results.best_sweep()
+    following, best, content = None, folder / BEST_FILE, results.best_sweep()
     with suppress(OSError):  # publishing says so
-        if content:
+        if content and not why_not_trained(content):
             write_atomically(best, yaml.safe_dump(content, sort_keys=False))
             words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
             what = "front" if len(search.goals) > 1 else "best"
             following = f"train base and the {what} with new seeds: {join(words)}"
         else:
-            best.unlink(missing_ok=True)  # base has become the best
+            best.unlink(missing_ok=True)  # base has become the best, or the table says why there is none
     return command.publish(table, draw_page, send, folders, exit_code, following)
 
 

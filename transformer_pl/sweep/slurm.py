@@ -1,8 +1,8 @@
 """Submits a sweep to SLURM as a job array. Each task of the array runs the same sweep command, as a worker.
 
 A worker uses all resources of its task. It trains trials that no other worker is training, and ends when none is left.
-Before its time limit, and when it is preempted, it saves and is requeued. The workers share the sweep as any commands
-on one runs folder do.
+Before its time limit, and when it is preempted, it saves and is requeued. Workers share a sweep as all commands with
+one runs folder do.
 """
 
 import os

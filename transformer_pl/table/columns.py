@@ -161,7 +161,7 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
 
     place: on the page, of those before it.
     """
-    key, title, put = measure.key, measure.title, partial(column, of)
+    key, title, form, put = measure.key, measure.title, f".{measure.digits}f", partial(column, of)
     delta, suffix = f"{key}.difference", f" of {title}" if len(about.measures) > 1 else ""
     meaning = measure.meaning or f"Mean ± standard deviation over {about.trial}s."
     meaning += f" {'Lower' if measure.lower_is_better else 'Higher'} is better. {DAGGER}"
@@ -185,10 +185,7 @@ def _of_measure(measure: Measure, of: Sequence[Contrast], about: About, place: i
         meaning = "Whether a row's one run could be one of base's; it says nothing of how the row itself spreads."
         yield put(f"one run{suffix}", f"{key}.one_run", "beside_runs", "", meaning, None, place + 4)
         yield put("", f"{key}.one_run.p", "one_run")
-    form, meaning = (
-        f".{measure.digits}f",
-        f"The true difference that this row's {about.trial}s would find in 80 % of cases.",
-    )
+    meaning = f"The true difference that this row's {about.trial}s would find in 80 % of cases."
     yield put(f"detectable Δ{suffix}", f"{delta}.detectable", "estimate.detectable", form, meaning, 6)
     meaning = f"Finished {'trainings' if about.trial == 'seed' else 'runs'}; 2/3: two of three."
     yield put(f"{about.trial}s{suffix}", f"{key}.n", lambda one: len(one.scores), cells.counts, meaning, 11, place + 6)

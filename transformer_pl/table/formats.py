@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.constrain import Constrain
 from rich.table import Table as Grid
 from rich.text import Text
@@ -64,9 +64,8 @@ class Table(NamedTuple):
     def titled(self, title: str) -> "Table":
         """The table with its title in each record, and before its summary."""
         column = Column(key="table", values=[title] * len(self.records))
-        return self._replace(
-            all_columns=[column, *self.all_columns], summary=self.summary and f"{title}: {self.summary}"
-        )
+        summary = self.summary and f"{title}: {self.summary}"
+        return self._replace(all_columns=[column, *self.all_columns], summary=summary)
 
     @property
     def columns(self) -> list[Column]:
@@ -117,12 +116,8 @@ class Table(NamedTuple):
         shown = self._that_fit(lambda columns: console.measure(_grid(columns, self.headings)).minimum <= width)
         if hidden := [column.name for column in self._in_text if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
-        lines: list[RenderableType] = [
-            *map(Text, self.opening),
-            _grid(shown, self.headings),
-            *(Text(note, style="dim") for note in notes),
-        ]
-        return Constrain(Group(*lines), width)
+        below = [Text(note, style="dim") for note in notes]
+        return Constrain(Group(*map(Text, self.opening), _grid(shown, self.headings), *below), width)
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""
@@ -165,15 +160,14 @@ class Table(NamedTuple):
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""
-        records = [{key: _finite(value) for key, value in record.items()} for record in self.records]
+
+        def finite(value: Any) -> Any:
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        records = [{key: finite(value) for key, value in record.items()} for record in self.records]
         columns = {column.name: column.meaning for column in self.columns if column.meaning}
         content = {"summary": self.summary, "rows": records, "notes": list(self.notes), "columns": columns}
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """A value as JSON has it: null where it is infinite or not a number."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:
@@ -181,15 +175,12 @@ def _grid(columns: list[Column], headings: Mapping[int, str]) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     columns = [column._replace(cells=[*map(plain, column.cells)]) for column in columns]
     for place, column in enumerate(columns):
-        heading, wraps = column.name.replace(" ", "\n", 1), not place
+        heading = column.name.replace(" ", "\n", 1)
         width = max(map(cell_len, [*heading.split("\n"), *column.cells]))
-        grid.add_column(
-            Text(heading),
-            justify="left" if wraps else "right",
-            no_wrap=not wraps,
-            min_width=min(width, NAME_WIDTH) if wraps else width,
-            overflow="fold",
-        )
+        if place:
+            grid.add_column(Text(heading), justify="right", no_wrap=True, min_width=width, overflow="fold")
+        else:
+            grid.add_column(Text(heading), min_width=min(width, NAME_WIDTH), overflow="fold")
     for place, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
         if place in headings:
             grid.add_row(Text(headings[place], style="italic"))

@@ -23,14 +23,9 @@ def write_html(folder: Path, title: str, table: Table, drawings: Mapping[str, Dr
     loader = PackageLoader("transformer_pl", "table/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
-    figures = [
-        (name, drawing, _inline_svg(save(drawing.figure, folder / "figures" / name)))
-        for name, drawing in drawings.items()
-    ]
-    page = environment.get_template("page.html").render(
-        title=title, table=table, columns=page_columns(table), figures=figures, **content
-    )
-    write_atomically(folder / "report.html", page)
+    figures = [(name, one, _inline_svg(save(one.figure, folder / "figures" / name))) for name, one in drawings.items()]
+    content |= {"title": title, "table": table, "columns": page_columns(table), "figures": figures}
+    write_atomically(folder / "report.html", environment.get_template("page.html").render(content))
     write_atomically(folder / "table.md", table.markdown())
     return folder / "report.html"
 

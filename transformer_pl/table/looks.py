@@ -153,7 +153,7 @@ class LookedAt(NamedTuple):
     looks: Looks
     metric: str  # which the looks decided by
     p_values: Mapping[str, Sequence[float | None]]  # by row, of the decided looks that it was trained for, as decided
-    trainings: int = 0  # of the rows, so far
+    left_out: Sequence[str] = ()  # rows of which a trial had failed or diverged when a look was decided
 
     @property
     def decided(self) -> int:

@@ -48,9 +48,9 @@ class Prior(NamedTuple):
     outliers: frozenset[SeedVariance] = frozenset()  # the variances that are far from the others
 
 
-def moderate(own: SeedVariance, prior: Prior) -> SeedVariance:
-    """The variance of a row, by its own seeds and by the other rows."""
-    if own in prior.outliers:
+def moderate(own: SeedVariance, prior: Prior | None) -> SeedVariance:
+    """The variance of a row, by its own seeds and, if there is a prior, by the other rows."""
+    if prior is None or own in prior.outliers:
         return own
     freedom = prior.freedom + own.freedom
     variance = (prior.freedom * prior.variance + own.freedom * own.variance) / freedom

@@ -11,9 +11,9 @@ from typing import Any
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.cells import EXEMPT, SIGNIFICANT, UNCONVERGED, number, number_form, unmeasured, verdict
 from transformer_pl.table.formats import LEGEND
-from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, Row, base_of
+from transformer_pl.table.rows import ALPHA, SETS, About, Contrast, Measure, Row
 from transformer_pl.table.statistics import POWER, Estimate, rank_correlation
-from transformer_pl.table.steps import STEPS, why_unknown
+from transformer_pl.table.steps import STEPS
 
 FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
@@ -68,7 +68,7 @@ def _power_in_words(undecided: Sequence[Known], contrasts: Sequence[Contrast]) -
     if most > 2 * least:
         size = f"{number(least, form)} to {size}, depending on the row,"
     wild = [(one.row.title, number(size, form)) for one, size in sizes if one.is_outlier and size > most]
-    weak = [f", one of {size} in {title}" for title, size in wild]
+    weak = [f", one of {largest} in {title}" for title, largest in wild]
     with_seeds = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seeds"
     return f"{with_seeds}; a difference of {size} would have been found in {POWER:.0%} of cases{''.join(weak)}"
 
@@ -102,15 +102,15 @@ def no_differences(rows: Sequence[Row], about: About) -> str:
 
 def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]], about: About) -> list[str]:
     """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
-    main, base = contrasts[about.measures[0].key], base_of(rows, about.measures[0])
+    main = contrasts[about.measures[0].key]
     test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(margin, contrasts[key]) for key, margin in about.margins.items()]
     paragraphs: tuple[Sequence[str], ...] = (
         (*_training(rows, about), *_beside_paper(rows, main, about)),
         (*_spread(main), *_tests(main, about), *_marks(rows, main, about)),
         (*_corrections(main, about), *_looks(main, about)),
-        (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()), base)),
-        (*_gaps(rows, main), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
+        (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()))),
+        (*_gaps(rows, main, about), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
     )
     return [note for sentences in paragraphs if (note := " ".join(filter(None, sentences)))]
 
@@ -206,8 +206,16 @@ def _looks(contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     yield "looks are decided. Rows that were decided were not trained on:"
     yield f"{trained} trainings in place of {looks.most_trainings}. p and the intervals hold for all looks together."
     yield "A difference that ended the training of its row is too large on average, but its interval holds."
-    if not any(one.measure.key == looked_at.metric and not one.row.is_reference for one in contrasts):
+    if left_out := [one.row.title for one in contrasts if one.row.name in looked_at.left_out]:
+        yield f"Left out, as a trial had failed or diverged when a look was decided: {', '.join(left_out)}."
+    if _are_others(contrasts, about):
         yield f"The looks are for differences from base in {looked_at.metric}: others have no tests."
+
+
+def _are_others(contrasts: Sequence[Contrast], about: About) -> bool:
+    """Whether these differences are others than those that the looks were at."""
+    metric = about.looked_at and about.looked_at.metric
+    return bool(metric) and any(one.measure.key != metric or one.row.is_reference for one in contrasts)
 
 
 def _convergence(rows: Sequence[Row], about: About) -> Iterator[str]:
@@ -233,28 +241,24 @@ def _convergence(rows: Sequence[Row], about: About) -> Iterator[str]:
             yield "The same sentences have chosen the step and are scored: --split test scores others."
 
 
-def _steps(contrasts: Sequence[Contrast], base: Row | None) -> Iterator[str]:
+def _steps(contrasts: Sequence[Contrast]) -> Iterator[str]:
     """Why the steps to base's loss of some rows are not known; nothing if those of base are not."""
-    if base is None or not any(base.losses):
-        return
-    others = [one for one in contrasts if one.row is not base and one.row.values]
-    reasons: dict[str, list[str]] = {}
-    for one in others:
-        if one.difference is None:
-            why = why_unknown(one.row, base) or "the losses do not meet between two validations"
-            reasons.setdefault(why, []).append(one.row.title)
-    for why, titles in reasons.items():
+    others = [one for one in contrasts if one.row.values and not one.row.is_base]
+    for why in dict.fromkeys(one.unknown for one in others if one.unknown):
+        titles = [one.row.title for one in others if one.unknown == why]
         yield f"No {STEPS.title} for {'any row' if len(titles) == len(others) else ', '.join(titles)}: {why}."
 
 
-def _gaps(rows: Sequence[Row], contrasts: Sequence[Contrast]) -> Iterator[str]:
+def _gaps(rows: Sequence[Row], contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     """Which trials and tests are missing."""
     if diverged := sum(row.states.count("diverged") for row in rows):
         yield f"{counted(diverged, 'trial')} diverged."
         yield "Rows with missing seeds are averaged over the seeds that finished."
     yield from (f"{row.shown_name} was refused: {row.refused}." for row in rows if row.refused)
     untested = [one for one in contrasts if one.difference is not None and one.is_known and one.p_value is None]
-    if count := sum(not (one.is_rounding or one.is_constant) for one in untested):
+    explained = about.looked_at.left_out if about.looked_at else ()
+    count = sum(not (one.is_rounding or one.is_constant or one.row.name in explained) for one in untested)
+    if count and not _are_others(contrasts, about):
         rule = "a row needs several seeds if base has them, else one, and a difference that varies"
         yield f"{counted(count, 'row')} cannot be tested: {rule}."
 

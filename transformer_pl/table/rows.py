@@ -208,6 +208,7 @@ class Contrast:
     shares_weights: bool = False  # with base: they are compared within each seed
     is_rounding: bool = False  # in every seed its score is base's, but for rounding
     is_constant: bool = False  # its several seeds all have the same score
+    unknown: str = ""  # why nothing is known of the steps to base's loss
     one_run: float | None = None  # corrected p of a row with one run if it were one of base's several
 
     @property

@@ -160,7 +160,7 @@ def run_beside(score: float, base: Sample, prior: Prior | None = None) -> Estima
 
     Its variance is s^2 (1 + 1/n), where s^2 is base's, moderated by the prior, and it is one Student's t.
     """
-    own, n = _moderated(base, prior), len(base.scores)
+    own, n = moderation.moderate(_seed_variance(base), prior), len(base.scores)
     part = SeedVariance(own.variance * (1 + 1 / n), own.freedom)
     return Estimate(float(score - base.scores.mean()), (part,), 0.0, own.freedom)
 
@@ -168,9 +168,8 @@ def run_beside(score: float, base: Sample, prior: Prior | None = None) -> Estima
 def _common(row: Sample, other: Sample) -> Sample:
     """The row's seeds whose weights another row has, too, in the order of these weights."""
     places = sorted((i for i, of in enumerate(row.weights) if of in other.weights), key=lambda i: row.weights[i])
-    return row._replace(
-        scores=row.scores[places], pseudo=row.pseudo[places], weights=[row.weights[place] for place in places]
-    )
+    weights = [row.weights[place] for place in places]
+    return row._replace(scores=row.scores[places], pseudo=row.pseudo[places], weights=weights)
 
 
 def first_seeds(row: Sample, count: int) -> Sample:
@@ -215,10 +214,8 @@ def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None)
     rows = [row for _, row in weighted_rows]
     if any(len(row.scores) == 1 for row in rows):
         return Estimate(value, (), by_sentences, n - 1)
-    interaction = sum(
-        weight**2 * _interaction_mean_square(row.pseudo) / (len(row.scores) * n) for weight, row in weighted_rows
-    )
-    by_sentences = max(0.0, by_sentences - interaction)
+    squares = ((weight**2 * _interaction_mean_square(row.pseudo), len(row.scores)) for weight, row in weighted_rows)
+    by_sentences = max(0.0, by_sentences - sum(square / (seeds * n) for square, seeds in squares))
     parts = tuple(_variance_of_mean(row, prior, weight) for weight, row in weighted_rows)
     if prior and len(parts) <= 2:
         return Estimate(value, parts, by_sentences)
@@ -229,18 +226,13 @@ def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None)
 
 def _variance_of_mean(row: Sample, prior: Prior | None, weight: float = 1) -> SeedVariance:
     """The variance by seeds of a row's mean score times a weight."""
-    own = _moderated(row, prior)
+    own = moderation.moderate(_seed_variance(row), prior)
     return SeedVariance(weight**2 * own.variance * (1 / len(row.scores) + row.overlap), own.freedom)
 
 
 def seed_prior(rows: Sequence[Sample]) -> Prior | None:
     """The prior for the variance from seed to seed, by the rows with several seeds."""
     return moderation.fit_prior([_seed_variance(row) for row in rows if len(row.scores) > 1])
-
-
-def _moderated(row: Sample, prior: Prior | None) -> SeedVariance:
-    """The variance of a row from seed to seed, moderated if there is a prior."""
-    return moderation.moderate(_seed_variance(row), prior) if prior else _seed_variance(row)
 
 
 def _seed_variance(row: Sample) -> SeedVariance:

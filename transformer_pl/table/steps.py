@@ -92,11 +92,12 @@ def steps_contrasts(rows: Sequence[Row], base: Row | None) -> dict[str, list[Con
     """By measure, each row beside base. Differences are those of logarithms."""
     contrasts: dict[str, list[Contrast]] = {STEPS.key: [], FLOPS.key: []}
     for row in rows:
-        found, cost = None, None
-        if base and row is not base and not why_unknown(row, base):
+        found, cost, unknown = None, None, ""
+        if base and any(base.losses) and row is not base and not (unknown := why_unknown(row, base)):
             found, cost = steps_to_base(row.losses, base.losses), _log_cost(row, base)
+            unknown = "" if found else "the losses do not meet between two validations"
         for measure, more in ((STEPS, 0.0), (FLOPS, cost)):
-            contrast = Contrast(row, measure)
+            contrast = Contrast(row, measure, unknown=unknown)
             if found and more is not None:
                 value, estimate = found[0] + more, found[1]
                 contrast = replace(contrast, difference=value, estimate=estimate and estimate._replace(value=value))

@@ -108,29 +108,34 @@ class Checkpoints(L.Callback):
                 raise InputError(f"{self.file}: {rule}, but has {kind[1] if kind else error}; {remedy}") from None
             return self.file, saved["global_step"]
 
-    def scored(self, step: int) -> dict[str, torch.Tensor] | None:
-        """The weights that are scored after a training of so many steps; None where they are the last ones."""
+    def scored(self, step: int, last: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The weights that are scored after a training of so many steps, whose last weights are given.
+
+        Raises an InputError if a callback has changed the last ones at the end: those kept would not show this change.
+        """
+        if not self.keeps_weights:
+            return last
+        kept = torch.load(self._weights_at(step), map_location="cpu", weights_only=True)
+        if not all(torch.equal(value.cpu(), kept[name]) for name, value in last.items()):
+            keys = f"decode.average = {self.average} and decode.select = {self.select}"
+            rule = f"must not change the weights at the end of the training with {keys}"
+            remedy = "which score checkpoints from before; set decode.average=1 and decode.select=last"
+            raise InputError(f"trainer.callbacks: {rule}, {remedy}")
         if self.best:
             return torch.load(self._best_at(self.best), map_location="cpu", weights_only=True)
         return self.averaged(step)
 
-    def averaged(self, step: int) -> dict[str, torch.Tensor] | None:
+    def averaged(self, step: int) -> dict[str, torch.Tensor]:
         """The mean of the weights of the last k validations up to a step, or of all if there were fewer.
 
-        Whole numbers, such as an index that a component keeps, are those of the last. None where no weights are kept.
+        Whole numbers, such as an index that a component keeps, are those of the last.
         """
-        if not self.keeps_weights:
-            return None
         files = sorted(path for path in self.folder.glob("weights.*.pt") if path <= self._weights_at(step))
         total: dict[str, torch.Tensor] = {}
         for file in files:  # one after the other, on the CPU, because the files of a large model are many gigabytes
             for name, value in torch.load(file, map_location="cpu", weights_only=True).items():
                 total[name] = total[name] + value if name in total and value.is_floating_point() else value
         return {name: value / len(files) if value.is_floating_point() else value for name, value in total.items()}
-
-    def kept(self, step: int) -> dict[str, torch.Tensor]:
-        """The weights that were kept at a step."""
-        return torch.load(self._weights_at(step), map_location="cpu", weights_only=True)
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +167,7 @@ class Checkpoints(L.Callback):
             trainer.strategy.barrier()  # every rank reads what the first has written
             model = module.get_submodule("model")
             self._unaveraged = [(tensor, tensor.clone()) for tensor in (*model.parameters(), *model.buffers())]
-            averaged = cast(dict[str, Any], self.averaged(trainer.global_step))
+            averaged: dict[str, Any] = {**self.averaged(trainer.global_step)}
             set_model_state_dict(model, averaged, options=StateDictOptions(full_state_dict=True))
 
     @torch.no_grad()

@@ -209,7 +209,6 @@ class Evaluation(NamedTuple):
     """The scores of a trained model."""
 
     metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
-    score: str  # the metric by which the task compares rows, such as bleu
     signature: str  # how the score was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, with what the model makes of them
 
@@ -222,52 +221,36 @@ def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int)
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
     metrics: dict[str, float] = {}
-    sets, tokens, task = ("val", "test"), config.trainer.eval_tokens, task_of(config.data)
-    splits = [prepared.split(name) for name in sets]
+    sets, task = ("val", "test"), task_of(config.data)
     model = _load_model(config, prepared, trial, steps)  # without `check_code`: this process has trained with this code
-    likelihoods = [reference_likelihood(model, split, tokens) for split in splits]
+    likelihoods = [reference_likelihood(model, prepared.split(name), config.trainer.eval_tokens) for name in sets]
     if not np.isfinite([likelihood.loss for likelihood in likelihoods]).all():
         raise Diverged(steps)
     with diverged_if_not_finite(steps):
-        if task.has_source:
-            outputs, examples = _translated(model, config, trial, prepared, splits)
-        else:
-            outputs, examples = _continued(model, config, prepared)
+        outputs = _outputs(model, config, trial, prepared)
     for name, likelihood in zip(sets, likelihoods, strict=True):
         scores = _scores(config, prepared, name, likelihood, outputs[name] if task.has_source else [])
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
         trial.save_sentences(name, outputs[name], task.measure, scores.sentences)
-    return Evaluation(metrics, task.measure.name, scores.signature, examples)
+    names = ("source", "reference", "translation") if task.has_source else ("beginning", "document", "continued")
+    examples = list(zip(*shown_text(prepared), outputs["val"], strict=True))[:SHOWN_SENTENCES]
+    shown = [dict(zip(names, example, strict=True)) for example in examples]
+    return Evaluation(metrics, scores.signature, shown)
 
 
-def _translated(
-    model: Transformer, config: Config, trial: Trial, prepared: Prepared, splits: Sequence[Split]
-) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
-    """The translations of the validation and the test set, and examples of them."""
-    sources = Tokens.joined([split.source for split in splits])  # decoded together: few large batches are faster
-    translations = best_translations(
-        model,
-        sources,
-        prepared.tokenizer,
-        config.decode,
-        config.trainer.eval_tokens,
-        on_progress=lambda done: trial.set_status("running", translated=f"{done}/{len(sources)}"),
-    )
-    first = len(splits[0].source)
-    lines = zip(*prepared.text("val"), translations[:first], strict=True)
-    examples = [{"source": s, "reference": r, "translation": h} for s, r, h in list(lines)[:SHOWN_SENTENCES]]
-    return {"val": translations[:first], "test": translations[first:]}, examples
+def _outputs(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> dict[str, list[str]]:
+    """The translations of both sets; of a language model, how it continues the beginnings of `shown_text`."""
+    tokenizer, decode, tokens = prepared.tokenizer, config.decode, config.trainer.eval_tokens
+    if not task_of(config.data).has_source:
+        return {"val": continuations(model, tokenizer, shown_text(prepared)[0], decode.extra), "test": []}
+    val, test = (prepared.split(name).source for name in ("val", "test"))
+    sources = Tokens.joined([val, test])  # decoded together: few large batches are faster
 
+    def report(done: int) -> None:
+        trial.set_status("running", translated=f"{done}/{len(sources)}")
 
-def _continued(
-    model: Transformer, config: Config, prepared: Prepared
-) -> tuple[dict[str, list[str]], list[dict[str, str]]]:
-    """How the model continues the first documents of the validation set from their beginnings, also as examples."""
-    beginnings, documents = shown_text(prepared)
-    continued = continuations(model, prepared.tokenizer, beginnings, config.decode.extra)
-    lines = zip(beginnings, documents, continued, strict=True)
-    examples = [{"beginning": start, "document": whole, "continued": text} for start, whole, text in lines]
-    return {"val": continued, "test": []}, examples
+    outputs = best_translations(model, sources, tokenizer, decode, tokens, on_progress=report)
+    return {"val": outputs[: len(val)], "test": outputs[len(val) :]}
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:

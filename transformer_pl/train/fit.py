@@ -106,7 +106,7 @@ def fit_and_test(trial: Trial, prepared: Prepared, logger: TrialLogger) -> tuple
         return fitted, None
 
     # Test
-    _save_weights(trial, checkpoints, weights, steps)
+    trial.save_weights(checkpoints.scored(steps, weights))
     return fitted, evaluate_trial(config, trial, prepared, fitted.scored)
 
 
@@ -128,22 +128,6 @@ def _built(written: Callback, folder: Path) -> L.Callback:
         if name.startswith("on_"):
             setattr(callback, name, partial(watched, getattr(callback, name)))
     return callback
-
-
-def _save_weights(trial: Trial, checkpoints: Checkpoints, weights: dict[str, torch.Tensor], steps: int) -> None:
-    """Save the weights that are scored: the last ones, or those that were kept (`decode.average`, `decode.select`).
-
-    Raises an InputError if a callback has changed the last weights at the end: those kept would not show this change.
-    """
-    kept = checkpoints.scored(steps)
-    if kept:
-        last = checkpoints.kept(steps)
-        if not all(torch.equal(value.cpu(), last[name]) for name, value in weights.items()):
-            keys = f"decode.average = {checkpoints.average} and decode.select = {checkpoints.select}"
-            rule = f"must not change the weights at the end of the training with {keys}"
-            remedy = "which score checkpoints from before; set decode.average=1 and decode.select=last"
-            raise InputError(f"trainer.callbacks: {rule}, {remedy}")
-    trial.save_weights(kept or weights)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:

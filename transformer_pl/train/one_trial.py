@@ -158,7 +158,7 @@ def _result(
         seed=config.seed,
         config=trial.settings,
         metrics=infinite_as_null(evaluation.metrics),
-        score=evaluation.score,
+        score=task_of(config.data).measure.name,
         signature=evaluation.signature,
         params=fitted.params,
         steps=steps,
