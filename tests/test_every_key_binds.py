@@ -362,9 +362,9 @@ def test_processes_of_two_nodes_share_a_model_and_draw_their_own_dropout(tmp_pat
 
 OTHER_TESTS = {  # keys that other files test
     "trainer.compile": "train/test_compiling.py",
-    "trainer.callbacks": "train/test_plugins.py",
+    "trainer.callbacks": "train/test_extensions.py",
     "trainer.devices": "train/test_distributed.py",
-    "trainer.loggers": "train/test_plugins.py",
+    "trainer.loggers": "train/test_extensions.py",
     "data.revision": "data/test_hub.py",
 }
 

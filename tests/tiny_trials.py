@@ -17,7 +17,7 @@ from helpers import little_text
 from transformer_pl.laws.checks import Checks
 from transformer_pl.runtime import errors, signals
 from transformer_pl.runtime.command_line import run_command
-from transformer_pl.train import run as train_command
+from transformer_pl.train import command as train_command
 from transformer_pl.train.__main__ import main
 from transformer_pl.trials.trial import Trial
 

@@ -24,7 +24,7 @@ from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.sweep.options import SweepOptions
 from transformer_pl.sweep.run import run_sweep
 from transformer_pl.task import EVALUATION, Task, task_of
-from transformer_pl.train import run
+from transformer_pl.train import command
 from transformer_pl.trials.runs_folder import find
 from transformer_pl.trials.trial import Trial
 from transformer_pl.trials.trial_of import check_code
@@ -202,7 +202,7 @@ def train(
     values = keys.flat() if isinstance(keys, Config) else dict(keys or {})
     words, variant, folder = _words(values), values.get("variant"), Path(runs).expanduser()
     words.pop("variant", None)
-    options = run.TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
+    options = command.TrainOptions(scale=scale, keys=words, variant=variant, runs=folder)
     code, trial = call_in_new_interpreter(_train, options)
     if code:
         raise RuntimeError(f"the training has ended with exit code {code}; its last lines say why")
@@ -218,9 +218,9 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
     return call_in_new_interpreter(_sweep, _options(SweepOptions, {"file": _sweep_file(file)} | options))
 
 
-def _train(options: run.TrainOptions) -> tuple[int, str]:
+def _train(options: command.TrainOptions) -> tuple[int, str]:
     """Train a trial. Returns the exit code and the trial's id."""
-    exit_code, trial = run.train(options)
+    exit_code, trial = command.train(options)
     return exit_code, trial.id
 
 

@@ -43,7 +43,7 @@ TESTS = {  # by module of transformer_pl/, the words for pytest, which name the 
     "model/beam_search.py": "tests/model/test_beam_search.py tests/model/test_model.py",
     "table/statistics.py": "tests/table/test_statistics.py -k 'not false_positive' tests/table/test_moderation.py",
     "table/moderation.py": "tests/table/test_moderation.py",
-    "trials/identity.py": "tests/trials/test_identity.py tests/train/test_plugins.py -k 'not stop'",
+    "trials/identity.py": "tests/trials/test_identity.py tests/train/test_extensions.py -k 'not stop'",
     "trials/convergence.py": "tests/trials/test_convergence.py",
     "train/checkpoint.py": "tests/train/test_checkpoint.py",
     "plan/plan.py": "tests/plan/test_plan.py -k 'not other_size'",

@@ -24,7 +24,7 @@ from transformer_pl.config.levels import (
 from transformer_pl.config.types import as_word
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_yaml
-from transformer_pl.train.run import read_argv
+from transformer_pl.train.command import read_argv
 
 pytestmark = pytest.mark.core
 SHIPPED = sorted(path.stem for path in SCALES.glob("*.yaml"))

@@ -18,7 +18,7 @@ from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.shared_options import TableOptions, sweep_folder
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.terminal import UNBROKEN
-from transformer_pl.train.run import read_argv
+from transformer_pl.train.command import read_argv
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.trial import trial_folder
 from transformer_pl.trials.trial_config import trial_config

@@ -14,7 +14,7 @@ from transformer_pl.config.levels import Level, parse_variant, resolve, scale_le
 from transformer_pl.plan.sweep_file import OUR_PARAMETERS, TOP_LEVEL, read_sweep
 from transformer_pl.report.published import read_published
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.train.run import read_argv
+from transformer_pl.train.command import read_argv
 
 TABLE3 = read_published().rows
 pytestmark = pytest.mark.core

@@ -284,6 +284,16 @@ class _RowReader:
             if base and config and seeds:
                 rows.append(SweepRow(describe_difference(config, base), [config], keys))
                 written.append(_written(own))
+        base, rows = self._checked(base, rows, written)
+        return base, [row._replace(configs=_with_seeds(row.configs[0], seeds)) for row in rows]
+
+    def _checked(
+        self, base: Config | None, rows: list[SweepRow], written: Sequence[str]
+    ) -> tuple[Config, list[SweepRow]]:
+        """Base and the rows, of one config each, as they are trained. Raises an InputError for all mistakes.
+
+        written: for each row, what the file says of it alone.
+        """
         self.matches_flops = any(row.configs[0].optim.match == "flops" for row in rows)
         if not self.errors:
             self.errors += self._mixed(rows)
@@ -292,7 +302,7 @@ class _RowReader:
         self.errors += self._equal(rows, written)
         if self.errors or not base:
             raise InputError(*self.errors)
-        return base, [row._replace(configs=_with_seeds(row.configs[0], seeds)) for row in rows]
+        return base, rows
 
     def _read_seeds(self) -> list[int]:
         """The seeds, or an empty list where one of them has an error."""

@@ -5,7 +5,7 @@ its last checkpoint. One that diverged keeps its last good checkpoint and is not
 """
 
 from transformer_pl.runtime.command_line import run_command
-from transformer_pl.train.run import read_argv, train
+from transformer_pl.train.command import read_argv, train
 
 
 def main(argv: list[str]) -> int:
