@@ -21,7 +21,7 @@ from pathlib import Path
 from tables import COMMAND, ROOT, printed
 
 RESULTS = ROOT / "sweeps" / "results"
-COLUMNS = ("row", "PPL", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p")
+COLUMNS = ("row", "PPL", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p", "seeds")
 PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.val.jsonl", "status.json")
 
@@ -34,10 +34,13 @@ def add_trials(scale: str, runs: Path, trials: Path) -> int:
         if json.loads(result.read_text())["scale"] == scale and not target.exists():
             target.mkdir(parents=True)
             for name in FILES:
-                text = (result.parent / name).read_text()
-                (target / name).write_text(re.sub(r'--runs=[^" ]+', "--runs=runs", text).replace("-dirty", ""))
+                (target / name).write_text(without_paths((result.parent / name).read_text()).replace("-dirty", ""))
             added += 1
     return added
+
+
+def without_paths(text: str) -> str:
+    return re.sub(r'(--runs[= ])[^" ]+', r"\1runs", text)
 
 
 def add_looks(runs: Path, sweeps: Path) -> None:
@@ -46,7 +49,7 @@ def add_looks(runs: Path, sweeps: Path) -> None:
         target = sweeps / decision.parent.name
         target.mkdir(parents=True, exist_ok=True)
         for file in (decision, decision.with_name("plan.json")):
-            shutil.copy(file, target)
+            (target / file.name).write_text(without_paths(file.read_text()))
 
 
 def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
