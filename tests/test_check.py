@@ -165,7 +165,7 @@ def test_a_law_in_which_the_component_fails_hides_no_other(check, capsys):
 def test_frozen_weights_are_named_and_break_nothing(check, capsys):
     assert check("stranger.Frozen", "model.d_model=64", "model.d_ff=128") == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("model.ffn = stranger.Frozen, at scale demo: ")
+    assert printed.startswith("model.ffn = stranger.Frozen, at scale demo ")
     (line,) = re.findall("^holds +every_weight_gets_a_gradient.*$", printed, re.M)
     assert "encoder.0.ffn.W_1.weight" in line and "decoder.0.ffn.W_1.weight" in line
 

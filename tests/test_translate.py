@@ -29,6 +29,11 @@ def trial(smoke):
     return Trial(folder)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_typed(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+
+
 def test_a_pipe_gives_what_the_trial_gave(smoke, trial, tmp_path, monkeypatch):
     """The first validation sentences, blank lines between; the same by name, by id, and by folder."""
     runs, _ = smoke

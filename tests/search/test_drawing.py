@@ -105,7 +105,7 @@ def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
     again = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
     for before in drawn:
         planned = again.next(set())
-        assert (planned.name, planned.folder) == (before.name, before.trial.folder)
+        assert (planned.name, planned.folder) == (before.name, before.folder)
         finish(again, planned)
     assert again.next(set()) is None and len(counted_trials(again.study)) == 2
 
@@ -145,7 +145,7 @@ def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_pat
     with base.lock.hold():
         second = queue.next(set())
         assert second.folder != base.folder
-        assert [draw.planned.folder for draw in queue.held] == [base.folder]
+        assert [draw.trial.folder for draw in queue.held] == [base.folder]
     finish(other, base)
     third = queue.next(set())
     assert len({one.folder for one in (base, second, third)}) == 3 and not queue.held

@@ -264,10 +264,10 @@ def threads(monkeypatch):
 )
 def test_which_number_of_threads_is_used(tmp_path, threads, keys, begun, expected):
     """The user's, else the trial's, else a process's share."""
-    trial = Trial(tmp_path)
+    trial = Trial(tmp_path, config(**{"trainer__threads": None} | keys))
     if begun:
         (tmp_path / "env.json").write_text(json.dumps({"threads": begun}))
-    used = use_threads(config(**{"trainer__threads": None} | keys), trial)
+    used = use_threads(trial)
     assert used == torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"]) == (expected or threads)
 
 

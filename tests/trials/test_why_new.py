@@ -5,7 +5,7 @@ from helpers import a_result
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime.files import write_json
-from transformer_pl.trials.identity import CORE_REVISION, identity
+from transformer_pl.trials.identity import CORE_REVISION, Identity, identity
 from transformer_pl.trials.trial import Trial, trial_folder
 from transformer_pl.trials.why_new import differences, why_new
 
@@ -45,9 +45,12 @@ def test_the_most_similar_finished_trial_of_the_same_row_and_seed_is_compared(tm
     trial("base", 1, "0" * 12)
     trial("base", 1, "1" * 12, {"optim.warmup": 8})
     trial("base", 1, "2" * 12, {"optim.warmup": 8, "decode.beam": 2}, finished=False)
-    new = Trial(tmp_path / "trials" / trial_folder("base", 1, "3" * 12))
-    assert why_new(inputs({"optim.warmup": 8, "decode.beam": 1}), new) == "decode.beam 4 -> 1"
+
+    def why(row, seed, keys=()):
+        folder = tmp_path / "trials" / trial_folder(row, seed, "3" * 12)
+        return why_new(Trial(folder, identity=Identity(inputs(keys))))
+
+    assert why("base", 1, {"optim.warmup": 8, "decode.beam": 1}) == "decode.beam 4 -> 1"
     far = {"optim.warmup": 9, "decode.beam": 1, "optim.eps": 1e-8, "optim.beta1": 0.5}
-    assert why_new(inputs(far), new) is None
-    for row, seed in (("h=4", 1), ("base", 2)):
-        assert why_new(inputs(), Trial(new.folder.with_name(trial_folder(row, seed, "4" * 12)))) is None
+    assert why("base", 1, far) is None
+    assert why("h=4", 1) is None and why("base", 2) is None

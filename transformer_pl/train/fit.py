@@ -216,11 +216,11 @@ def compile_steps(module: TransformerModule) -> None:
             module.passes = StepGraphs(module)
 
 
-def use_threads(config: Config, trial: Trial) -> int:
+def use_threads(trial: Trial) -> int:
     """Set torch's number of threads to the trial's, and return it."""
     chosen = os.environ.get("OMP_NUM_THREADS", "")  # torch has read it only if this process was not forked
     cores = min(torch.get_num_threads(), len(machine.cpu_cores()))
-    share = (chosen.isdecimal() and int(chosen)) or max(1, cores // config.trainer.devices)
+    share = (chosen.isdecimal() and int(chosen)) or max(1, cores // trial.config.trainer.devices)
     threads = trial.threads(share)
     torch.set_num_threads(threads)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # without it Lightning chooses a number for the processes it starts

@@ -55,7 +55,7 @@ def train_trial(trial: Trial) -> int | None:
 
 def _help_to_train(trial: Trial, prepared: Prepared) -> int:
     """What a process does that is not rank 0: it trains along, unless rank 0 reuses the weights of another trial."""
-    fit.use_threads(trial.config, trial)
+    fit.use_threads(trial)
     if not fit.trained_elsewhere(trial):
         # Rank 0 reports how it ended; it would be killed if this process ended in error.
         with suppress(Stopped, Diverged):
@@ -186,6 +186,6 @@ def _record_beginning(trial: Trial, prepared: Prepared) -> None:
     write_atomically(trial.folder / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     write_json(trial.folder / "identity.json", trial.identity.inputs)
     environment = describe_environment(PACKAGES) | {"commit": code_state(), "data": prepared.folder.name}
-    environment |= {"gpus": fit.gpu_names(config), "threads": fit.use_threads(config, trial)}
+    environment |= {"gpus": fit.gpu_names(config), "threads": fit.use_threads(trial)}
     environment["command"] = join(["python", "-m", "transformer_pl.train", *sys.argv[1:]])
     write_json(trial.folder / "env.json", environment)
