@@ -42,9 +42,8 @@ class TrainedTrial:
     """A finished trial. What needs torch is loaded when it is first asked for."""
 
     def __init__(self, trial: Trial):
-        self._trial, self.folder, result = trial, trial.folder, trial.result()
-        assert result
-        self.result = result
+        assert trial.found
+        self._trial, self.folder, self.result = trial, trial.folder, trial.found
 
     def __repr__(self) -> str:
         return f"TrainedTrial({str(self.folder)!r})"

@@ -72,3 +72,13 @@ def test_a_folder_is_called_like_its_row():
     assert trial_folder("base", 3, ID) == f"base-s3-{ID}"
     assert trial_folder("h=1 p_drop=0.0", 12, ID) == f"h=1-p_drop=0.0-s12-{ID}"
     assert trial_folder("N=2 " + "y" * 60, 1, ID) == f"N=2-s1-{ID}"
+
+
+def test_a_trial_that_was_found_keeps_its_config_while_another_command_trains_it_again(runs):
+    trial = Trial(runs / "trials" / f"base-s1-{1:012x}")
+    trial.finish(a_result(id=f"{1:012x}", config={"model.h": 4, "decode.beam": 3}))
+    found = find(runs, trial.id)
+    trial.clear()
+    assert (found.config.model.h, found.config_with({"decode.alpha": 0.5}).decode.beam) == (4, 3)
+    with pytest.raises(InputError, match="must be a finished trial"):
+        _ = trial.config  # and not the defaults

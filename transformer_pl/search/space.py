@@ -218,9 +218,8 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         raise ValueError("is for the rows of a grid, but this file searches; leave it out")
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
-    if key in EXTENSIONS and isinstance(
-        parameter.get("value"), list | dict
-    ):  # Optuna takes no list as a choice, but text
+    # Optuna takes no list as a choice, but text
+    if key in EXTENSIONS and isinstance(parameter.get("value"), list | dict):
         parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)

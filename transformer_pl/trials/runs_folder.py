@@ -10,7 +10,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
 from transformer_pl.task import SPLITS, Corpus, open_corpus
 from transformer_pl.trials.records import SweepPlan
-from transformer_pl.trials.result import Result
+from transformer_pl.trials.result import Result, read_result
 from transformer_pl.trials.trial import Trial
 
 MOST_LISTED = 20  # trials in a message
@@ -18,8 +18,8 @@ MOST_LISTED = 20  # trials in a message
 
 def finished_trials(runs: Path) -> list[tuple[Trial, Result]]:
     """All finished trials in a runs folder, with their results."""
-    trials = [Trial(path.parent) for path in sorted((runs / "trials").glob("*/result.json"))]
-    return [(trial, result) for trial in trials if (result := trial.result())]
+    folders = [path.parent for path in sorted((runs / "trials").glob("*/result.json"))]
+    return [(Trial(folder, found=result), result) for folder in folders if (result := read_result(folder))]
 
 
 def corpus_of_trials(data: Data, runs: Path) -> Corpus:
@@ -35,9 +35,9 @@ def corpus_of_trials(data: Data, runs: Path) -> Corpus:
         wanted = [Config(data=data).flat()[key] for key in keys]
         known: dict[str, tuple[dict[str, Any], str]] = {}  # by its JSON: a fingerprint, and a trial that has it
         for trial, result in finished_trials(runs):
-            inputs = trial.identity.inputs
-            if "data" in inputs and [(KEYS | result.config)[key] for key in keys] == wanted:
-                known[json.dumps(inputs["data"], sort_keys=True)] = inputs["data"], trial.folder.name
+            if [(KEYS | result.config)[key] for key in keys] == wanted and "data" in trial.identity.inputs:
+                fingerprint = trial.identity.inputs["data"]
+                known[json.dumps(fingerprint, sort_keys=True)] = fingerprint, trial.folder.name
         if not known:
             raise
         if len(known) > 1:

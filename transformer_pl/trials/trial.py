@@ -65,6 +65,8 @@ class Trial:
     scale: the name of the scale.
     keys: the arguments of `train`, beside the scale and the seed.
     place: the index of its row in the sweep; of a search: the trial's number.
+    found: the result with which it was found in a runs folder. Its config stays that of this result, also where another
+        command removes the result, to train the trial again.
     """
 
     rerun = False  # whether it is trained again if it has ended
@@ -82,8 +84,10 @@ class Trial:
         scale: str = "",
         keys: Mapping[str, Any] = MappingProxyType({}),
         place: int = 0,
+        found: Result | None = None,
     ):
         self.folder, self.corpus, self.row, self.scale, self.keys, self.place = folder, corpus, row, scale, keys, place
+        self.found = found
         if config:
             self.config = config
         if identity:
@@ -103,9 +107,14 @@ class Trial:
         return self.config_with({})
 
     def config_with(self, changes: Mapping[str, Any]) -> Config:
-        """The config in its result, with changes from the command line. Raises an InputError for invalid ones."""
-        result = self.result()
-        known = {key: value for key, value in (result.config if result else {}).items() if is_known_key(key)}
+        """The config in its result, with changes from the command line.
+
+        Raises an InputError for invalid ones, and where it has no result.
+        """
+        result = self.found or self.result()
+        if not result:
+            raise InputError(f"{self.folder}: must be a finished trial, but has no result; train it")
+        known = {key: value for key, value in result.config.items() if is_known_key(key)}
         set_keys = {key: value for key, value in known.items() if value is not None or key not in KEYS}
         return resolve([Level(str(self.folder), set_keys), Level("command line", changes)])
 
