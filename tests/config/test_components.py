@@ -69,6 +69,12 @@ def test_a_class_that_is_not_there_is_told_with_the_nearest(module):
     assert refused("stranger.number").startswith("stranger.number: ")  # it is no class
 
 
+def test_a_name_that_is_not_there_loads_nothing_that_a_module_loads_when_asked(module):
+    lazy = "def __dir__():\n    return ['Plain', 'Late']\n\n\ndef __getattr__(name):\n    if name == 'Late':\n"
+    module(f"{lazy}        raise RuntimeError('needs another package')\n    raise AttributeError(name)\n{MODULE}")
+    assert refused("stranger.Plane").endswith("did you mean Plain?")
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -123,8 +123,8 @@ def import_component(path: str) -> type:
         rule = "must be a class, whose signature tells the options, but is a function"
         raise InputError(f"{path}: {rule}; write a class that builds what the function returns, and calls it")
     if not inspect.isclass(component_class):
-        classes = inspect.getmembers(module, inspect.isclass)
-        known = [known for known, value in classes if value.__module__ == module_name]
+        held = vars(module).items()  # what the module would only load when asked is not loaded for a message
+        known = [known for known, value in held if inspect.isclass(value) and value.__module__ == module_name]
         raise InputError(f"{path}: {module_name} holds no class {name}{suggestion(name, known)}")
     return component_class
 
