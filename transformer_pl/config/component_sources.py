@@ -253,7 +253,7 @@ def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
 
 def _content(spec: ModuleSpec) -> bytes:
     """The bytes of a module's file."""
-    with reading(Path(str(spec.origin)), "fix the file or its permissions") as file:
+    with reading(Path(str(spec.origin)), "unpack it if it is in a zip file, or fix its permissions") as file:
         return file.read_bytes()
 
 
