@@ -10,6 +10,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.selection import used_pairs
 from transformer_pl.data.tokenizer import FIXED, Tokenizer
 from transformer_pl.data.tokens import evenly_spaced
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import Corpus, Pair, open_corpus, task_of
 
 SENTENCES = {"train": 24, "val": 8, "test": 8}
@@ -29,7 +30,11 @@ def write_excerpt(data: Data, runs: Path, folder: Path) -> tuple[Tokenizer, list
     else:  # a vocabulary that so few sentences allow
         least = FIXED + len(set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs["train"]))))
         enough = max(least, min(data.vocab_size, least + MERGES))
-        learned = learn_tokenizer(data.model_copy(update={"vocab_size": enough}), lambda: pairs["train"])
+        few_tokens, many = (data.model_copy(update={"vocab_size": size}) for size in (enough, 2 * enough))
+        try:
+            learned = learn_tokenizer(few_tokens, lambda: pairs["train"])
+        except InputError:  # it may have a vocabulary for each language
+            learned = learn_tokenizer(many, lambda: pairs["train"])
     (folder / "data").mkdir()
     data = data.model_copy(update={"vocab_size": len(learned.tokenizer)} | ALL_PAIRS)
     few = Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))
