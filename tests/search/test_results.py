@@ -140,7 +140,7 @@ def test_the_best_is_trained_again_as_it_was_and_with_other_seeds(tmp_path, keys
     goals = 1 + (keys is TWO)
     search, study = made(tmp_path, lambda drawn: [drawn["model.p_drop"]] * goals, **keys)
     results = SearchResults(search, study, tmp_path)
-    sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep())
+    sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep)
     first = [row.configs[0] for row in sweep.rows]
     records = zip(results.trials, results.records, strict=True)
     chosen = [one for one, record in records if record["state"] != "done" and not record["base"]]
@@ -163,7 +163,7 @@ def test_the_best_keeps_the_options_of_its_class_and_is_no_copy_of_base(tmp_path
     study.enqueue_trial(search.base_draw)
     study.tell(study.ask(search.space), 1.0)
     results = SearchResults(search, study, tmp_path)
-    sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep())
+    sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep)
     drawn = [search.config(trial.params)[0] for trial in results.trials]
     wanted = {row_identity(config) for config in [search.base, *drawn]}
     assert sorted(row_identity(row.configs[0]) for row in sweep.rows) == sorted(wanted)
@@ -211,7 +211,7 @@ def test_the_best_of_equal_configs_is_confirmed_by_seeds_that_have_not_chosen_it
             trial = study.ask(search.space)
             study.tell(trial, score(table, search.seed, trial.params))
         results = SearchResults(search, study, tmp_path)
-        content = results.best_sweep()
+        content = results.best_sweep
         if not content:
             continue  # base is the best
         sweep = read_sweep(tmp_path / "best.yaml", content=content)

@@ -135,7 +135,10 @@ def as_json(plan: Plan) -> dict[str, Any]:
     """The content of plan.json."""
     trials = [
         {
-            **{"row": trial.row, "seed": trial.config.seed, "id": trial.id, "folder": trial.folder.name},
+            "row": trial.row,
+            "seed": trial.config.seed,
+            "id": trial.id,
+            "folder": trial.folder.name,
             **plan.estimates[trial.place].cost._asdict(),
             "config": trial.settings,
         }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,16 @@ class SearchResults:
         # What results.csv and plan.json have of each trial. A metric is None if it was not measured, or diverged.
         self.records = [self._record(trial, states[trial.number]) for trial in self.trials]
 
+    @cached_property
     def best_sweep(self) -> dict[str, Any] | None:
         """The content of a sweep file with base and the best trials; None where base is the best."""
         chosen = zip(self.trials, self.records, strict=True)
         return sweep_of(self.search, [trial.params for trial, record in chosen if record["state"] in (BEST, FRONT)])
+
+    @cached_property
+    def why_not_trained(self) -> Sequence[str]:
+        """Why the sweep command would refuse `best_sweep`; nothing where it would not."""
+        return why_not_trained(self.best_sweep)
 
     def _rank(self, trial: FrozenTrial, state: str) -> tuple[int, float]:
         """The place of a trial in the table: by state, and then by the value of the first goal."""

@@ -15,7 +15,6 @@ from transformer_pl.search.results import (
     SearchResults,
     find_results,
     fresh_seeds,
-    why_not_trained,
 )
 from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import short_value
@@ -88,12 +87,12 @@ def _chosen_note(results: SearchResults) -> str:
     note = f"All have seed {results.search.seed}. "
     if not any(record["state"] in (BEST, FRONT) for record in results.records):
         return note
-    if not (content := results.best_sweep()):
+    if not results.best_sweep:
         return f"{note}None is better than base."
     several = len(results.search.goals) > 1
     note += "The front looks" if several else "The best of many looks"
     note += " better than it is, because it was chosen: "
-    if mistakes := why_not_trained(content):
+    if mistakes := results.why_not_trained:
         return f"{note}train it with other seeds; no {BEST_FILE} can: {mistakes[0]}."
     return f"{note}{BEST_FILE} trains it, and base, with the seeds {', '.join(map(str, fresh_seeds(results.search)))}."
 

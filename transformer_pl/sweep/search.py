@@ -25,7 +25,7 @@ from transformer_pl.runtime.terminal import counted, say
 from transformer_pl.search import samplers
 from transformer_pl.search import study as studies
 from transformer_pl.search.drawing import SearchQueue
-from transformer_pl.search.results import BEST_FILE, SearchResults, why_not_trained, without_best
+from transformer_pl.search.results import BEST_FILE, SearchResults, without_best
 from transformer_pl.search.space import Search
 from transformer_pl.sweep.command import SweepCommand
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
@@ -104,9 +104,9 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     draw_page = partial(write_search_page, results, table, folder)
     folders = [runs / "trials" / record["folder"] for record in trained]
     send = partial(send_report, folder, search.name, search.project, table, read_plan(folder))
-    following, best, content = None, folder / BEST_FILE, results.best_sweep()
+    following, best, content = None, folder / BEST_FILE, results.best_sweep
     with suppress(OSError):  # publishing says so
-        if content and not why_not_trained(content):
+        if content and not results.why_not_trained:
             write_atomically(best, yaml.safe_dump(content, sort_keys=False))
             words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
             what = "front" if len(search.goals) > 1 else "best"
