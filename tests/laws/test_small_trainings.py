@@ -236,9 +236,13 @@ def test_a_part_that_cannot_be_stopped_is_refused(row, tmp_path):
         of_all_stages(row(callbacks_of(Fits)), tmp_path)
 
 
-def test_a_callback_that_counts_and_changes_nothing_is_noted(row, tmp_path):
-    noted = of_all_stages(row(callbacks_of(Watches)), tmp_path)[1]["what_counts_changes_something"]
-    assert (noted.state, bool(noted.how)) == ("holds", True)
+@pytest.mark.parametrize(
+    ("part", "state"), [(Watches, "holds"), (with_options(EarlyStopping, monitor="val/loss"), "untested")]
+)
+def test_a_callback_that_counts_and_changes_nothing_is_noted(row, tmp_path, part, state):
+    """EarlyStopping is not: it stops trainings that are longer than the rehearsal."""
+    noted = of_all_stages(row(callbacks_of(part)), tmp_path)[1]["what_counts_changes_something"]
+    assert (noted.state, bool(noted.how)) == (state, True)
 
 
 def test_every_law_of_trainings_can_be_broken():

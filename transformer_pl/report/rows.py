@@ -121,7 +121,7 @@ def _with_results(
         sentences=sentences,
         signatures=list(dict.fromkeys(result.signature for result in done)),
         machines=[trial.machine() for trial, _ in finished],
-        stopped=[f"{one.name} at step {one.steps:,} of {config.steps:,}" for one in done if one.stopped_early],
+        ended_early=[result.steps for result in done if result.stopped_early],
         speed=_speed(done),
     )
 

@@ -116,7 +116,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
 
 
 def _training(rows: Sequence[Row], about: About) -> Iterator[str]:
-    """How the rows were trained, and how far that is from the paper."""
+    """How the rows were trained, which of them a callback has ended early, and how far that is from the paper."""
     training, printed = about.training, about.printed
     if not training:
         return
@@ -124,6 +124,10 @@ def _training(rows: Sequence[Row], about: About) -> Iterator[str]:
     note += f"with the paper's sizes{' but for ' if training.sizes else ''}{', '.join(training.sizes)}"
     note += f", times {' and '.join(training.factors)}" if training.factors else ""
     yield note + (f"; the last {training.averaged} checkpoints are averaged." if training.averaged > 1 else ".")
+    if steps := sorted(step for row in rows for step in row.ended_early):
+        when = " to ".join(dict.fromkeys(f"{step:,}" for step in (steps[0], steps[-1])))
+        trained = sum(len(row.scored_steps) for row in rows)
+        yield f"A callback ended {len(steps)} of {counted(trained, 'trial')} early, after {when} steps."
     if printed is None or not any(row.printed for row in rows):
         return
     if not printed.is_paper:  # a user's file does not say on which data its numbers were measured
@@ -281,11 +285,8 @@ def _datasets(rows: Sequence[Row], about: About) -> Iterator[str]:
 
 
 def _trials(rows: Sequence[Row]) -> Iterator[str]:
-    """How machines differ, which trials a callback has ended before their last step, and which callbacks the user has
-    declared to change no result."""
+    """How machines differ, and which callbacks the user has declared to change no result."""
     yield machines_note([machine for row in rows for machine in row.machines])
-    if stopped := [trial for row in rows for trial in row.stopped]:
-        yield f"A callback stopped {', '.join(stopped)}."
     if watching := dict.fromkeys(callback for row in rows for callback in row.watching):
         yield f"Declared to change no result (in_identity: false): {', '.join(watching)}."
 

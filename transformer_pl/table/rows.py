@@ -121,7 +121,7 @@ class Row:
     sentences: int | None = None  # how many it was evaluated on
     signatures: Sequence[str] = ()  # how its score was computed
     machines: Sequence[Mapping[str, Any]] = ()  # of its seeds
-    stopped: Sequence[str] = ()  # the trials that a callback has ended, and when
+    ended_early: Sequence[int] = ()  # after how many steps a callback has ended a trial
     watching: Sequence[str] = ()  # callbacks that the user has declared to change no result
     speed: tuple[float, float] | None = None  # target tokens a second, and the share of the peak of its GPU
     trials: Sequence[Any] = ()  # what stands behind it, handed on to the page
