@@ -1,7 +1,7 @@
 """Two other tables of a sweep: every pair of rows (`--pairs`), and the effects of factors (`--factors`)."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,8 +146,15 @@ def _varying_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[F
         texts = [str(values.get(key)) for values in settings]
         levels = list(dict.fromkeys([texts[base], *texts]))
         of_rows = tuple(map(levels.index, texts))
-        factors.setdefault(of_rows, Factor(key.partition(".")[2] or key, [*map(cells.setting, levels)], of_rows))
-    return list(factors.values())
+        factors.setdefault(of_rows, Factor(key, _shorter(levels, cells.setting), of_rows))
+    names = _shorter([factor.name for factor in factors.values()], lambda key: key.partition(".")[2] or key)
+    return [factor._replace(name=name) for factor, name in zip(factors.values(), names, strict=True)]
+
+
+def _shorter(names: Sequence[str], shorten: Callable[[str], str]) -> list[str]:
+    """Different names, shortened if they stay different."""
+    short = [*map(shorten, names)]
+    return short if len(set(short)) == len(short) else [*names]
 
 
 def _weights(factors: Sequence[Factor], rows: int, of: int) -> dict[str, np.ndarray]:
