@@ -178,6 +178,16 @@ def test_a_row_whose_other_run_has_no_number_says_nothing(tmp_path):
 # --- The command
 
 
+@pytest.mark.parametrize(("option", "of"), [("--pairs", "of 6 pairs"), ("--factors", "of 1 interactions")])
+@pytest.mark.parametrize("form", ["json", "md"])
+def test_pairs_and_factors_say_what_was_left_out(tmp_path, option, of, form):
+    """As the usual table does; and in every format what was found."""
+    lines = [f"finished,{h},{lr},{h * lr + s / 9}" for h in (1, 2) for lr in (1, 3) for s in (0, 1, 2)]
+    path = write(tmp_path, *lines, "crashed,1,1,0", "finished,2,3,", heading="State,h,lr,acc")
+    text = printed(path, "--row=h,lr", "--metric=acc", option, f"--format={form}")
+    assert all(said in text for said in ("1 crashed", "h=2 lr=3 (line 15)", of))
+
+
 def test_every_format_has_the_table(tmp_path):
     path = write(tmp_path, *lines_of())
     words = [path, "--row=h", "--metric=acc", "--seed=seed", "--base=1"]

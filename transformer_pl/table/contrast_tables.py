@@ -59,19 +59,19 @@ def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False)
     names, pairs = [row.name for row in rows], [(i, j) for i in range(len(rows)) for j in range(i)]
     places = np.eye(len(rows))
     effects = effects_of(rows, measure, {f"{i} {j}": places[i] - places[j] for i, j in pairs})
+    found = sum(one.is_found for one in effects)
+    said = f"A difference in {measure.title} is found for {found} of {len(pairs)} pairs of rows."
     if as_records:
         ends = [
             Column(key=key, values=[names[i] for i in of])
             for key, of in zip(("row", "other"), zip(*pairs, strict=True), strict=True)
         ]
-        return Table([*ends, *for_programs(effects, "difference", DIFFERENCE)])
+        return Table([*ends, *for_programs(effects, "difference", DIFFERENCE)], summary=said)
     of_pair = dict(zip(pairs, effects, strict=True))
     columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
     for j in range(len(names) - 1):
         texts = [cells.difference(of_pair[i, j]) if i > j else "" for i in range(len(names))]
         columns.append(Column(str(j + 1), texts))
-    found = sum(one.is_found for one in effects)
-    said = f"A difference in {measure.title} is found for {found} of {len(pairs)} pairs of rows."
     note = f"Each cell: row minus column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
     return Table(columns, [note], summary=said)
 

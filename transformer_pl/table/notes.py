@@ -103,16 +103,20 @@ def no_differences(rows: Sequence[Row], about: About) -> str:
 def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]], about: About) -> list[str]:
     """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
     main = contrasts[about.measures[0].key]
-    test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
     margins = [margin_note(margin, contrasts[key]) for key, margin in about.margins.items()]
     paragraphs: tuple[Sequence[str], ...] = (
         (*_training(rows, about), *_beside_paper(rows, main, about)),
         (*_spread(main), *_tests(main, about), *_marks(rows, main, about)),
         (*_corrections(main, about), *_looks(main, about)),
         (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()))),
-        (*_gaps(rows, main, about), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
+        (*_gaps(rows, main, about), *_datasets(rows, about), *_trials(rows), *added_notes(about), *margins),
     )
     return [note for sentences in paragraphs if (note := " ".join(filter(None, sentences)))]
+
+
+def added_notes(about: About) -> list[str]:
+    """What any table of the rows says: how they came about, and of which set they are."""
+    return [*about.added, *(["Scores, differences and tests are of the test set."] if about.split == "test" else [])]
 
 
 def _training(rows: Sequence[Row], about: About) -> Iterator[str]:
