@@ -17,6 +17,7 @@ from transformer_pl.table.steps import STEPS
 
 FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
+OF_TEST_SET = "Scores, differences and tests are of the test set."
 Known = tuple[Contrast, Estimate]  # a tested row, and its difference from base
 
 
@@ -116,7 +117,7 @@ def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]]
 
 def added_notes(about: About) -> list[str]:
     """What any table of the rows says: how they came about, and of which set they are."""
-    return [*about.added, *(["Scores, differences and tests are of the test set."] if about.split == "test" else [])]
+    return [*about.added, *([OF_TEST_SET] if about.split == "test" else [])]
 
 
 def _training(rows: Sequence[Row], about: About) -> Iterator[str]:
