@@ -62,6 +62,22 @@ def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
     assert any("not for the metrics" in note for note in table.notes)
 
 
+def test_notes_are_on_each_metric(tmp_path):
+    """Whichever comes first: how many rows are tested, which has one run, which equals base, and which is constant."""
+    one, other = [1.0, 2.0, 3.0], [1.5, 2.5, 4.0]
+    scores = {"base": (one, one), "new": (other, other), "same": (other, one), "fixed": (other, [5.0] * 3)}
+    lines = [f"{name},{acc},{loss}" for name, of in scores.items() for acc, loss in zip(*of, strict=True)]
+    path = write(tmp_path, *lines, "few,2.0,7.0", "few,3.0,", heading="h,acc,loss")
+    for metrics in (("acc", "loss"), ("loss", "acc")):
+        (note, *_) = runs_table(path, OPTIONS | {"metric": metrics}).notes
+        for said in ("For acc: *: ", "corrected for 4 rows", "For loss: *: ", "corrected for 2 rows", "2 or 3 seeds"):
+            assert said in note
+        for said in ("base in every seed, but for rounding: same.", "All seeds of fixed give", "A row with one seed"):
+            assert note.count(said) == 1 and "For loss: " in note.partition(said)[0].rpartition(". ")[2]
+    (alone, *_) = runs_table(path, OPTIONS).notes
+    assert "For acc" not in alone and "4 rows" in alone
+
+
 @pytest.mark.parametrize(("lower", "said"), [(False, "better"), (True, "worse")])
 def test_a_margin_says_what_is_equal_better_or_worse(tmp_path, lower, said):
     scores = {"base": [5.0, 5.01, 4.99], "same": [5.0, 5.01, 4.99], "high": [6.0, 6.01, 5.99], "wide": [4.0, 5.0, 6.0]}
