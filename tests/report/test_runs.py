@@ -256,6 +256,10 @@ def test_runs_of_a_group_online_make_the_same_table(tmp_path, monkeypatch):
     assert "summary.lr" in refused(address, "--row=lr", "--metric=acc")
     nested = printed(address, "--row=h,model.width,config.lr", "--metric=val/acc.max,summary.lr", "--format=csv")
     assert "h=4 model.width=8 config.lr=0.1,0.93" in nested and "1e-05" in nested
+    monkeypatch.chdir(tmp_path)  # where the page is, whatever the name of the group
+    for group in ("lr0.1", "lr0.2"):
+        page = printed(f"wandb://me/project/{group}", *words[:-1], "--format=html")
+        assert page == f"{group}.report/report.html\n"
     for group, named in (("nothing", "no runs"), ("broken", "no answer")):
         assert named in refused(f"wandb://me/project/{group}", *words)
 
