@@ -258,5 +258,11 @@ def test_steps_of_finished_runs_are_no_chart(tmp_path):
     """Trainings that stopped early ended at different steps."""
     path = write(tmp_path, "a,10,1", "a,12,2", "b,8,1", "b,11,2", heading="h,_step,acc")
     assert values(runs_table(path, OPTIONS), "acc.n") == [2, 2]
+    path = write(tmp_path, "a,1,10,1", "a,2,12,2", "b,1,10,1", "b,2,12,2", heading="h,seed,epoch,acc")
+    assert values(runs_table(path, OPTIONS | {"seed": "seed"}), "acc.n") == [2, 2]
+    lines = [f"{h},{seed},{epoch},1" for h in "ab" for seed in (1, 2) for epoch in (0, 1)]
+    path = write(tmp_path, *lines, heading="h,seed,epoch,acc")
+    assert "each step" in refused(path, "--row=h", "--metric=acc", "--seed=seed")
+    assert values(runs_table(path, OPTIONS | {"row": ("h", "epoch"), "seed": "seed"}), "acc.n") == [2] * 4
     path = write(tmp_path, *(f"{step},{step}" for step in (10, 20) for _ in range(3)), heading="step,acc")
     assert values(runs_table(path, {"row": ("step",), "metric": ("acc",)}), "acc.n") == [3, 3]
