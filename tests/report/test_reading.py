@@ -25,7 +25,7 @@ def of_text(tmp_path, text, **options):
         "h;acc; note|1;0.5;|1;-2;a, b",
         "h\tacc|1\t+.5|1\t-2e0",
         "sep=;|h;acc|1;0.5|1;-2",
-        '"SEP=,"|h,acc||1, 0.5 ||1, -2',
+        '"SEP=,"|h,acc||1, 0.5 ||1, -2.',
         'note, acc,h,"a ""quoted""; heading"|"x, y",0.50,1,|"two|lines",-20E-1,1,\u2028',
     ],
 )
@@ -53,7 +53,7 @@ def test_the_p_of_numbers_does_not_depend_on_their_unit(tmp_path, unit):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0,5", 0.5), ("1.234,5", 1234.5), ("-1.300", -1300), (",25", 0.25), ("12", 12), ("1,5e-3", 0.0015)],
+    [("0,5", 0.5), ("1.234,5", 1234.5), ("-1.300", -1300), (",25", 0.25), ("12,", 12), ("1,5e-3", 0.0015)],
 )
 def test_decimal_commas_are_read_where_the_option_says_so(tmp_path, text, value):
     (run,) = of_text(tmp_path, f'h;acc\n1;"{text}"\n', decimal_comma=True)

@@ -1,7 +1,7 @@
 """Read a file of runs: CSV with a line of headings and a line for each run, whatever wrote it.
 
-Names are text as it stands in the file. Numbers are written as in JSON, also with a sign or without a zero before the
-point. What could be read in two ways is refused, with the remedy.
+Names are text as it stands in the file. Numbers are written as in JSON, also with a sign or without a digit on one side
+of the point. What could be read in two ways is refused, with the remedy.
 """
 
 import csv
@@ -22,9 +22,9 @@ from transformer_pl.runtime.terminal import counted
 
 MISSING = ("", "none", "null", "na", "n/a", "#n/a", "<na>", "-")
 NOT_FINITE = re.compile(r"[-+]?(nan(\(.*\))?|inf(inity)?|∞|1\.#(ind|inf|qnan|snan)\d*)")
-NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 DECIMAL_COMMA = re.compile(  # 0,5 and 1.234,5
-    r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]+)?([eE][-+]?[0-9]+)?"
+    r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]*)?([eE][-+]?[0-9]+)?"
 )
 LARGEST = 1e60  # of the numbers of a file; the smallest is its inverse. Fourth powers of others overflow or are 0
 WHOLE = re.compile(r"^\+?(-?)0*([0-9]+)(\.0*)?$")  # 1, 1.0 and 01 are one seed
