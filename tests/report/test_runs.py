@@ -222,6 +222,18 @@ def test_every_format_has_the_table(tmp_path):
     assert "<svg" in text and "0.930" in text and (tmp_path / "runs.report/figures/differences.pdf").exists()
 
 
+def test_a_table_that_is_too_wide_keeps_the_names_of_its_rows_and_its_last_column(tmp_path, monkeypatch):
+    """That of several metrics has two columns for each, and that of pairs a column for each row."""
+    monkeypatch.setenv("COLUMNS", "40")
+    metrics = [f"accuracy_{i}" for i in range(4)]
+    lines = [",".join([f"m{i}", *(f"{i + s / 9}" for _ in metrics)]) for i in range(7) for s in (1, 2)]
+    path = write(tmp_path, *lines, heading=",".join(["h", *metrics]))
+    for words in ([f"--metric={','.join(metrics)}", "--base=m0"], ["--metric=accuracy_0", "--pairs"]):
+        _, _, grid = printed(path, "--row=h", *words).rpartition("\u2500")
+        (line,) = (line for line in grid.splitlines() if "m6" in line)
+        assert line.split()[-1].startswith("+1.00" if "--pairs" in words else "+6.00")
+
+
 class FakeApi:
     """What W&B's API answers, as its documentation has it: no server is here to ask."""
 
