@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     conditions = f"d = {base.d_model} and h = {base.h} unless a row says otherwise, fp32, {hardware}"
     table = growth_table(layers, lengths, conditions)
     console = command_console()
-    console.print(table.terminal(table_width(console)))
+    console.print(table.terminal(table_width(console)), crop=False)
     write_atomically(folder / "complexity.md", table.markdown())
     write_atomically(folder / "complexity.csv", table.csv())
     say(console, f"table and times: {folder}")

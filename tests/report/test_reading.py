@@ -25,7 +25,7 @@ def of_text(tmp_path, text, **options):
         "h;acc; note|1;0.5;|1;-2;a, b",
         "h\tacc|1\t+.5|1\t-2e0",
         "sep=;|h;acc|1;0.5|1;-2",
-        '"SEP=,"|h,acc||1, 0.5 ||1, -2',
+        '"SEP=,"|h,acc||1, 0.5 ||1, -2.',
         'note, acc,h,"a ""quoted""; heading"|"x, y",0.50,1,|"two|lines",-20E-1,1,\u2028',
     ],
 )
@@ -53,7 +53,7 @@ def test_the_p_of_numbers_does_not_depend_on_their_unit(tmp_path, unit):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0,5", 0.5), ("1.234,5", 1234.5), ("-1.300", -1300), (",25", 0.25), ("12", 12), ("1,5e-3", 0.0015)],
+    [("0,5", 0.5), ("1.234,5", 1234.5), ("-1.300", -1300), (",25", 0.25), ("12,", 12), ("1,5e-3", 0.0015)],
 )
 def test_decimal_commas_are_read_where_the_option_says_so(tmp_path, text, value):
     (run,) = of_text(tmp_path, f'h;acc\n1;"{text}"\n', decimal_comma=True)
@@ -258,5 +258,11 @@ def test_steps_of_finished_runs_are_no_chart(tmp_path):
     """Trainings that stopped early ended at different steps."""
     path = write(tmp_path, "a,10,1", "a,12,2", "b,8,1", "b,11,2", heading="h,_step,acc")
     assert values(runs_table(path, OPTIONS), "acc.n") == [2, 2]
+    path = write(tmp_path, "a,1,10,1", "a,2,12,2", "b,1,10,1", "b,2,12,2", heading="h,seed,epoch,acc")
+    assert values(runs_table(path, OPTIONS | {"seed": "seed"}), "acc.n") == [2, 2]
+    lines = [f"{h},{seed},{epoch},1" for h in "ab" for seed in (1, 2) for epoch in (0, 1)]
+    path = write(tmp_path, *lines, heading="h,seed,epoch,acc")
+    assert "each step" in refused(path, "--row=h", "--metric=acc", "--seed=seed")
+    assert values(runs_table(path, OPTIONS | {"row": ("h", "epoch"), "seed": "seed"}), "acc.n") == [2] * 4
     path = write(tmp_path, *(f"{step},{step}" for step in (10, 20) for _ in range(3)), heading="step,acc")
     assert values(runs_table(path, {"row": ("step",), "metric": ("acc",)}), "acc.n") == [3, 3]

@@ -357,6 +357,8 @@ rows:
     write_names(tmp_path, text.replace("25.753", "25.753, source: a blog"))
     found = records(*words, f"--rows={tmp_path / 'names.yaml'}")
     assert [row["paper/bleu.difference"] for row in found] == ["", ""]
+    _, out, _ = tiny_trials.ended(report.main, *words, f"--rows={tmp_path / 'names.yaml'}", "--format=md")
+    assert "| published BLEU |" in out  # which is of neither alone
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ def test_what_demo_says_of_multi30k_is_written(finished):
     assert code == 0, error
     table = json.loads(out)
     said = " ".join([table["summary"], *table["notes"]])
+    assert "test set" not in said and "test set" in ended(report.main, *words, "--split=test", "--format=json")[1]
     keys = [f"{scale}/val/bleu.difference" for scale in ("demo", "multi30k")]
     points = np.array([[one[key] for key in keys] for one in table["rows"] if one["label"] != "big"]).T
     held, errors = 0, []

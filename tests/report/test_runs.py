@@ -62,6 +62,22 @@ def test_several_columns_make_a_row_and_each_metric_has_its_test(tmp_path):
     assert any("not for the metrics" in note for note in table.notes)
 
 
+def test_notes_are_on_each_metric(tmp_path):
+    """Whichever comes first: how many rows are tested, which has one run, which equals base, and which is constant."""
+    one, other = [1.0, 2.0, 3.0], [1.5, 2.5, 4.0]
+    scores = {"base": (one, one), "new": (other, other), "same": (other, one), "fixed": (other, [5.0] * 3)}
+    lines = [f"{name},{acc},{loss}" for name, of in scores.items() for acc, loss in zip(*of, strict=True)]
+    path = write(tmp_path, *lines, "few,2.0,7.0", "few,3.0,", heading="h,acc,loss")
+    for metrics in (("acc", "loss"), ("loss", "acc")):
+        (note, *_) = runs_table(path, OPTIONS | {"metric": metrics}).notes
+        for said in ("For acc: *: ", "corrected for 4 rows", "For loss: *: ", "corrected for 2 rows", "2 or 3 seeds"):
+            assert said in note
+        for said in ("base in every seed, but for rounding: same.", "All seeds of fixed give", "A row with one seed"):
+            assert note.count(said) == 1 and "For loss: " in note.partition(said)[0].rpartition(". ")[2]
+    (alone, *_) = runs_table(path, OPTIONS).notes
+    assert "For acc" not in alone and "4 rows" in alone
+
+
 @pytest.mark.parametrize(("lower", "said"), [(False, "better"), (True, "worse")])
 def test_a_margin_says_what_is_equal_better_or_worse(tmp_path, lower, said):
     scores = {"base": [5.0, 5.01, 4.99], "same": [5.0, 5.01, 4.99], "high": [6.0, 6.01, 5.99], "wide": [4.0, 5.0, 6.0]}
@@ -178,6 +194,16 @@ def test_a_row_whose_other_run_has_no_number_says_nothing(tmp_path):
 # --- The command
 
 
+@pytest.mark.parametrize(("option", "of"), [("--pairs", "of 6 pairs"), ("--factors", "of 1 interactions")])
+@pytest.mark.parametrize("form", ["json", "md"])
+def test_pairs_and_factors_say_what_was_left_out(tmp_path, option, of, form):
+    """As the usual table does; and in every format what was found."""
+    lines = [f"finished,{h},{lr},{h * lr + s / 9}" for h in (1, 2) for lr in (1, 3) for s in (0, 1, 2)]
+    path = write(tmp_path, *lines, "crashed,1,1,0", "finished,2,3,", heading="State,h,lr,acc")
+    text = printed(path, "--row=h,lr", "--metric=acc", option, f"--format={form}")
+    assert all(said in text for said in ("1 crashed", "h=2 lr=3 (line 15)", of))
+
+
 def test_every_format_has_the_table(tmp_path):
     path = write(tmp_path, *lines_of())
     words = [path, "--row=h", "--metric=acc", "--seed=seed", "--base=1"]
@@ -194,6 +220,18 @@ def test_every_format_has_the_table(tmp_path):
     assert page == str(tmp_path / "runs.report" / "report.html")
     text = (tmp_path / "runs.report" / "report.html").read_text()
     assert "<svg" in text and "0.930" in text and (tmp_path / "runs.report/figures/differences.pdf").exists()
+
+
+def test_a_table_that_is_too_wide_keeps_the_names_of_its_rows_and_its_last_column(tmp_path, monkeypatch):
+    """That of several metrics has two columns for each, and that of pairs a column for each row."""
+    monkeypatch.setenv("COLUMNS", "40")
+    metrics = [f"accuracy_{i}" for i in range(4)]
+    lines = [",".join([f"m{i}", *(f"{i + s / 9}" for _ in metrics)]) for i in range(7) for s in (1, 2)]
+    path = write(tmp_path, *lines, heading=",".join(["h", *metrics]))
+    for words in ([f"--metric={','.join(metrics)}", "--base=m0"], ["--metric=accuracy_0", "--pairs"]):
+        _, _, grid = printed(path, "--row=h", *words).rpartition("\u2500")
+        (line,) = (line for line in grid.splitlines() if "m6" in line)
+        assert line.split()[-1].startswith("+1.00" if "--pairs" in words else "+6.00")
 
 
 class FakeApi:
@@ -230,6 +268,10 @@ def test_runs_of_a_group_online_make_the_same_table(tmp_path, monkeypatch):
     assert "summary.lr" in refused(address, "--row=lr", "--metric=acc")
     nested = printed(address, "--row=h,model.width,config.lr", "--metric=val/acc.max,summary.lr", "--format=csv")
     assert "h=4 model.width=8 config.lr=0.1,0.93" in nested and "1e-05" in nested
+    monkeypatch.chdir(tmp_path)  # where the page is, whatever the name of the group
+    for group in ("lr0.1", "lr0.2"):
+        page = printed(f"wandb://me/project/{group}", *words[:-1], "--format=html")
+        assert page == f"{group}.report/report.html\n"
     for group, named in (("nothing", "no runs"), ("broken", "no answer")):
         assert named in refused(f"wandb://me/project/{group}", *words)
 

@@ -112,6 +112,15 @@ def test_factors_are_the_keys_whose_values_are_combined():
     assert (second.name, second.levels, list(second.of_rows)) == ("residual", ["Pre", "Post"], [1, 0, 1, 0])
 
 
+def test_every_effect_has_a_name_of_its_own():
+    """Also of factors or classes whose short names are equal."""
+    settings = product(**{"encoder.lr": [1, 2], "decoder.lr": [1, 2], "norm": ["pre.Norm", "a.Norm", "b.Norm"]})
+    means = [5 * (one["encoder.lr"] == 2) for one in settings]
+    records = effects_of(drawn(np.random.default_rng(3), means, spread=0.1), settings).records
+    assert len(records) == len({one["effect"] for one in records}) == (1 + 1 + 2) + (1 + 2 + 2)
+    assert [one["difference.p"] < 0.05 for one in records] == [True] + [False] * 8
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

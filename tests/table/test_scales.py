@@ -56,6 +56,12 @@ def test_what_lies_on_a_line_is_predicted_exactly_also_where_it_is_at_one_scale_
     assert column(table, "large/val/bleu.difference")["h=9"] == -30  # it is shown
 
 
+def test_differences_are_from_the_row_that_is_base():
+    x = contrasts(np.arange(1.0, 10))
+    named = [replace(x[0], row=Row(name="h=77", is_base=True, is_reference=True)), *x[1:]]
+    assert "h=77" in scales_table(named, x, NAMES).summary and "h=77" not in scales_table(x, x, NAMES).summary
+
+
 def test_order_and_signs_are_counted_as_by_kendall():
     rng = np.random.default_rng(2)
     x, noise = rng.normal(0, 2, (2, 15))

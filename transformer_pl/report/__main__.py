@@ -131,7 +131,7 @@ def print_report(title: str, report: Table | Path, options: TableChoice, with_ti
         print(for_output(str(report)))
     elif options.format == "terminal":
         console = command_console()
-        console.print(*filter(None, [shown_title]), report.terminal(table_width(console)), sep="\n")
+        console.print(*filter(None, [shown_title]), report.terminal(table_width(console)), sep="\n", crop=False)
     else:
         is_latex = options.format == "tex"
         text = report.latex(title, options.caption) if is_latex else TEXT_FORMATS[options.format](report)

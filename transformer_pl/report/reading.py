@@ -1,7 +1,7 @@
 """Read a file of runs: CSV with a line of headings and a line for each run, whatever wrote it.
 
-Names are text as it stands in the file. Numbers are written as in JSON, also with a sign or without a zero before the
-point. What could be read in two ways is refused, with the remedy.
+Names are text as it stands in the file. Numbers are written as in JSON, also with a sign or without a digit on one side
+of the point. What could be read in two ways is refused, with the remedy.
 """
 
 import csv
@@ -22,9 +22,9 @@ from transformer_pl.runtime.terminal import counted
 
 MISSING = ("", "none", "null", "na", "n/a", "#n/a", "<na>", "-")
 NOT_FINITE = re.compile(r"[-+]?(nan(\(.*\))?|inf(inity)?|∞|1\.#(ind|inf|qnan|snan)\d*)")
-NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+NUMBER = re.compile(r"[-+]?(?=\.?[0-9])(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 DECIMAL_COMMA = re.compile(  # 0,5 and 1.234,5
-    r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]+)?([eE][-+]?[0-9]+)?"
+    r"[-+]?(?=,?[0-9])(0|[1-9][0-9]*|[1-9][0-9]{0,2}(\.[0-9]{3})+)?(,[0-9]*)?([eE][-+]?[0-9]+)?"
 )
 LARGEST = 1e60  # of the numbers of a file; the smallest is its inverse. Fourth powers of others overflow or are 0
 WHOLE = re.compile(r"^\+?(-?)0*([0-9]+)(\.0*)?$")  # 1, 1.0 and 01 are one seed
@@ -79,7 +79,7 @@ def read_runs(
     wanted = list(dict.fromkeys([*row, *metric, *([seed] if seed else [])]))
     file = _online(path) if str(path).startswith(ONLINE_RUNS) else _read_file(path, wanted)
     collect_errors(file.check_name, wanted)
-    _refuse_chart(file, row)
+    _refuse_chart(file, row, seed)
     file, notes = _finished(file, row)
     numbers = collect_errors(lambda name: _numbers(file, name, decimal_comma), metric)
     runs, of_names = list[Run](), dict[str, dict[str, str]]()
@@ -154,27 +154,29 @@ def _records(path: Path, text: str, separator: str) -> list[tuple[int, list[str]
     return records
 
 
-def _refuse_chart(file: _File, row: Sequence[str]) -> None:
-    """Refuse a file with a line for each step: of W&B's charts, or one in which all rows begin with the same steps."""
+def _refuse_chart(file: _File, row: Sequence[str], seed: str | None) -> None:
+    """Refuse a file with a line for each step: of W&B's charts, or one in which all runs begin with the same steps."""
     for heading in file.headings:
-        if f"{heading}__MIN" in file.headings or _are_steps(file, heading, row):
+        run = [*row, seed] if seed and heading not in row else row
+        if f"{heading}__MIN" in file.headings or _are_steps(file, heading, run):
             rule = f"must have a line for each run, but has one for each step ({shown(heading)})"
             remedy = "export the table of runs in place of a chart; if each line is a run, leave out this column"
             raise InputError(f"{file.path}: {rule}; {remedy}")
 
 
-def _are_steps(file: _File, step: str, row: Sequence[str]) -> bool:
-    """Whether a column counts steps: in every row with several lines the first two are the same, as they are not of
-    finished runs. Where steps are the rows, each is there once."""
+def _are_steps(file: _File, step: str, run: Sequence[str]) -> bool:
+    """Whether a column counts steps: in every run with several lines the first two are the same, as they are not of
+    finished runs. Where steps are the rows, each is there once. run: the columns that tell runs apart, so far as known.
+    """
     if step.lower() not in STEP_COLUMNS:
         return False
-    names = [name for name in row if name.lower() not in STEP_COLUMNS]
-    by_row: dict[tuple[str, ...], list[str]] = {}
+    names = [name for name in run if name.lower() not in STEP_COLUMNS]
+    by_run: dict[tuple[str, ...], list[str]] = {}
     for _, cells in file.lines:
-        by_row.setdefault(tuple(cells[name] for name in names), []).append(cells[step])
-    several = [steps for steps in by_row.values() if len(steps) > 1]
+        by_run.setdefault(tuple(cells[name] for name in names), []).append(cells[step])
+    several = [steps for steps in by_run.values() if len(steps) > 1]
     firsts = {tuple(dict.fromkeys(steps))[:2] for steps in several}
-    return [*map(len, firsts)] == [2] and not (step in row and any(len({*steps}) < len(steps) for steps in several))
+    return [*map(len, firsts)] == [2] and not (step in run and any(len({*steps}) < len(steps) for steps in several))
 
 
 def _finished(file: _File, row: Sequence[str]) -> tuple[_File, list[str]]:

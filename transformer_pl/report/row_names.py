@@ -167,7 +167,7 @@ def printed_numbers(
             if (one := entry.published) and one.split == of_set
         }
         if numbers:
-            source = ", ".join(dict.fromkeys(one.source for one in numbers.values()))
+            source = "; ".join(dict.fromkeys(one.source for one in numbers.values()))
             of_base, decimals = numbers.get(base), decimals_of(numbers.values())
             return numbers, PrintedTable(source, of_base, of_set, decimals, is_paper=False, has_base=bool(of_base))
     return {}, None

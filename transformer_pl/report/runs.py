@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_pl.plan.shared_options import SHIPPED, margins
+from transformer_pl.plan.shared_options import ONLINE_RUNS, SHIPPED, margins
 from transformer_pl.report.options import MOST_RUNS, RunsReport
 from transformer_pl.report.reading import Run, read_runs, refuse_twice
 from transformer_pl.report.tables import printable, table_of
@@ -31,9 +31,13 @@ SHOWN = 5  # names of missing runs in a note
 def runs_report(options: RunsReport) -> tuple[str, Table | Path]:
     """The name of a file of runs, and its table, or the path of its page, in a folder beside the file."""
     file = options.files[0]
-    beside = file if file.suffix and not file.is_relative_to(SHIPPED) else Path(file.name)  # nothing is written there
+    folder = file.with_suffix(".report")
+    if str(file).startswith(ONLINE_RUNS):
+        folder = Path(f"{file.name}.report")
+    elif file.is_relative_to(SHIPPED):  # nothing is written there
+        folder = Path(folder.name)
     table = table_of(*runs_rows(file, options), options)
-    return file.name, printable(table, file.name, beside.with_suffix(".report"), _draw_page, options)
+    return file.name, printable(table, file.name, folder, _draw_page, options)
 
 
 def _draw_page(folder: Path, title: str, table: Table) -> None:

@@ -20,6 +20,7 @@ from transformer_pl.report.tables import Draw, table_of
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.table.formats import Table
+from transformer_pl.table.notes import OF_TEST_SET
 from transformer_pl.table.scales import scales_table
 from transformer_pl.task import task_of
 from transformer_pl.trials.runs_folder import begun_plan, corpus_of_trials, read_plan
@@ -77,7 +78,8 @@ def against(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: 
         write_html(folder, title, made, {"scales": scales(table.contrasts, other.contrasts, names)})
 
     sweep = sweep._replace(name=f"{sweep.name}-against-{second}")
-    return sweep, scales_table(table.contrasts, other.contrasts, names), draw_page
+    shown = scales_table(table.contrasts, other.contrasts, names)
+    return sweep, shown._replace(notes=[*shown.notes, *[OF_TEST_SET] * (options.split == "test")]), draw_page
 
 
 def read_grid(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> Grid:

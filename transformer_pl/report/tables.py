@@ -7,6 +7,7 @@ from transformer_pl.report.options import FOR_PROGRAMS, TableChoice
 from transformer_pl.runtime.files import check_writable
 from transformer_pl.table.contrast_tables import factors_table, pairs_table
 from transformer_pl.table.formats import Table
+from transformer_pl.table.notes import added_notes
 from transformer_pl.table.rows import About, Row
 from transformer_pl.table.table import make_table
 
@@ -14,13 +15,15 @@ Draw = Callable[[Path, str, Table], object]  # writes the page of a table into a
 
 
 def table_of(rows: Sequence[Row], about: About, options: TableChoice) -> Table:
-    """The table of the rows, or that of their pairs or factors."""
+    """The table of the rows, or that of their pairs or factors, which says as well how the rows came about."""
     measure = about.measures[0]
+    if not (options.pairs or options.factors):
+        return make_table(rows, about)
     if options.pairs:
-        return pairs_table(rows, measure, options.format in FOR_PROGRAMS)
-    if options.factors:
-        return factors_table(rows, measure, about.margins.get(measure.key))
-    return make_table(rows, about)
+        table = pairs_table(rows, measure, options.format in FOR_PROGRAMS)
+    else:
+        table = factors_table(rows, measure, about.margins.get(measure.key))
+    return table._replace(notes=[*table.notes, *added_notes(about)])
 
 
 def printable(table: Table, title: str, folder: Path, draw: Draw, options: TableChoice) -> Table | Path:

@@ -121,7 +121,7 @@ class SweepCommand:
 
         Returns the exit code of the command: 1 in place of 0 where nothing can be written.
         """
-        self.console.print(table.terminal(table_width(self.console)))
+        self.console.print(table.terminal(table_width(self.console)), crop=False)
         page, markdown = self.folder / "report.html", self.folder / "table.md"
         try:
             with FileLock(self.folder / "lock"):  # of several commands on one sweep, the first writes the page

@@ -1,7 +1,7 @@
 """Two other tables of a sweep: every pair of rows (`--pairs`), and the effects of factors (`--factors`)."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,19 +59,19 @@ def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False)
     names, pairs = [row.name for row in rows], [(i, j) for i in range(len(rows)) for j in range(i)]
     places = np.eye(len(rows))
     effects = effects_of(rows, measure, {f"{i} {j}": places[i] - places[j] for i, j in pairs})
+    found = sum(one.is_found for one in effects)
+    said = f"A difference in {measure.title} is found for {found} of {len(pairs)} pairs of rows."
     if as_records:
         ends = [
             Column(key=key, values=[names[i] for i in of])
             for key, of in zip(("row", "other"), zip(*pairs, strict=True), strict=True)
         ]
-        return Table([*ends, *for_programs(effects, "difference", DIFFERENCE)])
+        return Table([*ends, *for_programs(effects, "difference", DIFFERENCE)], summary=said)
     of_pair = dict(zip(pairs, effects, strict=True))
     columns = [Column("row", [f"{place} {name}" for place, name in enumerate(names, start=1)])]
     for j in range(len(names) - 1):
         texts = [cells.difference(of_pair[i, j]) if i > j else "" for i in range(len(names))]
         columns.append(Column(str(j + 1), texts))
-    found = sum(one.is_found for one in effects)
-    said = f"A difference in {measure.title} is found for {found} of {len(pairs)} pairs of rows."
     note = f"Each cell: row minus column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
     return Table(columns, [note], summary=said)
 
@@ -146,8 +146,15 @@ def _varying_factors(settings: Sequence[Mapping[str, Any]], base: int) -> list[F
         texts = [str(values.get(key)) for values in settings]
         levels = list(dict.fromkeys([texts[base], *texts]))
         of_rows = tuple(map(levels.index, texts))
-        factors.setdefault(of_rows, Factor(key.partition(".")[2] or key, [*map(cells.setting, levels)], of_rows))
-    return list(factors.values())
+        factors.setdefault(of_rows, Factor(key, _shorter(levels, cells.setting), of_rows))
+    names = _shorter([factor.name for factor in factors.values()], lambda key: key.partition(".")[2] or key)
+    return [factor._replace(name=name) for factor, name in zip(factors.values(), names, strict=True)]
+
+
+def _shorter(names: Sequence[str], shorten: Callable[[str], str]) -> list[str]:
+    """Different names, shortened if they stay different."""
+    short = [*map(shorten, names)]
+    return short if len(set(short)) == len(short) else [*names]
 
 
 def _weights(factors: Sequence[Factor], rows: int, of: int) -> dict[str, np.ndarray]:

@@ -116,8 +116,10 @@ class Table(NamedTuple):
         shown = self._that_fit(lambda columns: console.measure(_grid(columns, self.headings)).minimum <= width)
         if hidden := [column.name for column in self._in_text if column not in shown]:
             notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
-        below = [Text(note, style="dim") for note in notes]
-        return Constrain(Group(*map(Text, self.opening), _grid(shown, self.headings), *below), width)
+        below, grid = [Text(note, style="dim") for note in notes], _grid(shown, self.headings)
+        if (least := console.measure(grid).minimum) > width:  # rich would leave out the names of rows
+            grid.width = least
+        return Constrain(Group(*map(Text, self.opening), grid, *below), width)
 
     def markdown(self) -> str:
         """A Markdown table with the notes as a list below it."""

@@ -5,7 +5,8 @@ functions yield.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from transformer_pl.runtime.terminal import counted
@@ -17,6 +18,7 @@ from transformer_pl.table.steps import STEPS
 
 FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
+OF_TEST_SET = "Scores, differences and tests are of the test set."
 Known = tuple[Contrast, Estimate]  # a tested row, and its difference from base
 
 
@@ -103,16 +105,34 @@ def no_differences(rows: Sequence[Row], about: About) -> str:
 def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]], about: About) -> list[str]:
     """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
     main = contrasts[about.measures[0].key]
-    test = "Scores, differences and tests are of the test set." if about.split == "test" else ""
-    margins = [margin_note(margin, contrasts[key]) for key, margin in about.margins.items()]
+    of_each = partial(_of_each, contrasts, about.measures)
+    added = [*added_notes(about), *(margin_note(margin, contrasts[key]) for key, margin in about.margins.items())]
     paragraphs: tuple[Sequence[str], ...] = (
         (*_training(rows, about), *_beside_paper(rows, main, about)),
-        (*_spread(main), *_tests(main, about), *_marks(rows, main, about)),
-        (*_corrections(main, about), *_looks(main, about)),
+        of_each(lambda of: (*_spread(of), *_tests(of, about), *_marks(rows, of, about))),
+        (*of_each(lambda of: _corrections(of, about)), *_looks(main, about)),
         (*_convergence(rows, about), *_steps(contrasts.get(STEPS.key, ()))),
-        (*_gaps(rows, main, about), *_datasets(rows, about), *_trials(rows), *about.added, test, *margins),
+        (*of_each(lambda of: _gaps(rows, of, about)), *_datasets(rows, about), *_trials(rows), *added),
     )
     return [note for sentences in paragraphs if (note := " ".join(filter(None, sentences)))]
+
+
+def _of_each(
+    contrasts: Mapping[str, Sequence[Contrast]],
+    measures: Sequence[Measure],
+    sentences: Callable[[Sequence[Contrast]], Iterable[str]],
+) -> list[str]:
+    """The sentences on each measure; one that is not said of all begins with the names of its measures."""
+    titles: dict[str, list[str]] = {}
+    for measure in measures:
+        for sentence in filter(None, sentences(contrasts[measure.key])):
+            titles.setdefault(sentence, []).append(measure.title)
+    return [one if len(of) == len(measures) else f"For {', '.join(of)}: {one}" for one, of in titles.items()]
+
+
+def added_notes(about: About) -> list[str]:
+    """What any table of the rows says: how they came about, and of which set they are."""
+    return [*about.added, *([OF_TEST_SET] if about.split == "test" else [])]
 
 
 def _training(rows: Sequence[Row], about: About) -> Iterator[str]:
@@ -195,9 +215,9 @@ def _corrections(contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     if len(about.measures) > 1:
         yield "Each metric has a test of its own: p is corrected for the rows, not for the metrics."
     if count := sum(one.one_run is not None for one in contrasts):
-        yield f"Outside base's runs: p < {ALPHA:g} by a t-test of whether a row's one run could be one of base's,"
-        yield f"corrected for {counted(count, 'such row')}. It is no test of the row: one with base's mean that spreads"
-        yield "three times as far is outside five runs of base in 37 % of cases."
+        note = f"Outside base's runs: p < {ALPHA:g} by a t-test of whether a row's one run could be one of base's, "
+        note += f"corrected for {counted(count, 'such row')}. It is no test of the row: one with base's mean that "
+        yield note + "spreads three times as far is outside five runs of base in 37 % of cases."
 
 
 def _looks(contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
@@ -297,7 +317,7 @@ def margin_note(margin: float, contrasts: Sequence[Contrast]) -> str:
     found = [f"{counts[kind]} {kind}" for kind in ("equal", "better", "worse", "undecided") if counts[kind]]
     within = f"Within a margin of {margin:g} {contrasts[0].measure.title}"
     if not found:
-        return f"{within} nothing can be said: this takes several seeds."
+        return f"{within} nothing can be said: no row is tested over several seeds."
     return f"{within}, which must have been chosen before the results were seen: {', '.join(found)}."
 
 

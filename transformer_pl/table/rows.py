@@ -47,7 +47,7 @@ class Printed(NamedTuple):
 class PrintedTable(NamedTuple):
     """Where printed numbers are from, and what their differences are to."""
 
-    source: str
+    source: str  # with semicolons between several
     base: Printed | None = None  # None: there are no differences
     split: str = "val"  # the set that its scores are of
     decimals: int = 1  # that its scores have
@@ -70,8 +70,9 @@ class PrintedTable(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its columns are called after: the paper, or else where the numbers are from."""
-        return "paper" if self.is_paper else self.source.partition(",")[0]
+        """What its columns are called after: the paper, or else where the numbers are from, if that is one place."""
+        first, *others = {source.partition(",")[0] for source in self.source.split("; ")}
+        return "paper" if self.is_paper else "published" if others else first
 
 
 def decimals_of(numbers: Iterable[Printed]) -> int:

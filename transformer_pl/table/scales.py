@@ -11,7 +11,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.table import cells
 from transformer_pl.table.columns import DAGGER, DIFFERENCE, STAR, column, for_programs
 from transformer_pl.table.formats import Column, Table
-from transformer_pl.table.notes import FEWEST_ORDERED
+from transformer_pl.table.notes import FEWEST_ORDERED, name_of_base
 from transformer_pl.table.rows import Contrast, Measure
 from transformer_pl.table.statistics import Estimate, predict, rank_correlation
 
@@ -68,9 +68,9 @@ def scales_table(here: Sequence[Contrast], there: Sequence[Contrast], names: tup
 
     A row is predicted by the line through all others. Raises an InputError where too few rows are at both scales.
     """
-    both = at_both(here, there, names)
+    both, base = at_both(here, there, names), name_of_base([one.row for one in here])
     notes = [_sizes(both), _left_out(here, names[0]), f"{STAR} {DAGGER}"]
-    return Table(_columns(here, there, both), [note for note in notes if note], summary=_orders(both))
+    return Table(_columns(here, there, both), [note for note in notes if note], summary=_orders(both, base))
 
 
 def _columns(here: Sequence[Contrast], there: Sequence[Contrast], both: TwoScales) -> list[Column]:
@@ -102,15 +102,15 @@ def _marked(contrast: Contrast) -> str:
     return cells.converged(cells.difference(contrast), contrast.row)
 
 
-def _orders(both: TwoScales) -> str:
-    """How far the order and the directions of rows are those of the other scale."""
+def _orders(both: TwoScales, base: str) -> str:
+    """How far the order and the directions of rows are those of the other scale. base: its name."""
     (first, second), x, y = both.names, both.x, both.y
     turns = list(itertools.combinations(range(len(x)), 2))
     kept = sum((x[i] - x[j]) * (y[i] - y[j]) > 0 for i, j in turns)
     signs, found = x * y > 0, np.array([one.is_found for one, _ in both.pairs])
     correlation, (low, high) = rank_correlation(x, y)
     said = f"{kept} of {len(turns)} pairs of rows ({kept / len(turns):.0%}) are in the same order at {first} and at "
-    said += f"{second}, and {signs.sum()} of {len(x)} differences from base have the same sign"
+    said += f"{second}, and {signs.sum()} of {len(x)} differences from {base} have the same sign"
     said += f": {signs[found].sum()} of the {found.sum()} that are significant at {first}" if found.any() else ""
     return f"{said}. Spearman's rank correlation is {correlation:+.2f} (95 % interval: {low:+.2f} to {high:+.2f})."
 
