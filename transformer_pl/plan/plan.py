@@ -99,7 +99,7 @@ def estimate_costs(
         cost = cost._replace(flops=cost.flops * (passes or {}).get(row, 1.0))
         for with_components in (True, False):
             alike, whole = rates.get(_speed_key(trial.config.flat(), with_components), ()), trial.config.steps
-            if known := [rate * min(1, most / whole) for n, most, rate in alike if n >= min(SHORT, whole)]:
+            if known := [rate * min(1, most / whole) for n, most, rate in alike if n >= min(SHORT, whole, most)]:
                 estimates[row] = CostEstimate(cost, statistics.median(known) * cost.flops)
                 break
         else:
