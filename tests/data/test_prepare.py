@@ -183,6 +183,7 @@ def test_a_vocabulary_is_learned_from_so_many_sentences_at_most(tmp_path, monkey
         ({"vocab_size": 9}, {}, "data.vocab_size = 9"),
         ({"max_length": 1}, {}, "data.max_length = 1"),
         ({"train_pairs": 10_000}, {}, "data.train_pairs = 10,000"),
+        ({"train_pairs": 2, "max_words": 2}, {"train": [("a b", "c"), ("a b c", "d")]}, "data.max_words = 2"),
         ({"max_words": 3}, {"val": [("a b c", "a b c d")]}, "data.max_words = 3"),
         ({}, {"train": [("a", "b\nc")]}, "train, pair 1"),
     ],

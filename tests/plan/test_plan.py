@@ -126,6 +126,20 @@ def test_the_time_is_by_the_flops_of_the_same_components_dataset_and_trainer(tmp
     assert estimate_costs(short, finished[4:])[0].seconds  # as the last one is as short, and has its components
 
 
+def test_trials_that_callbacks_end_early_take_as_long_as_those_that_they_have_ended(tmp_path):
+    """Two of three ended after 100 steps of 400, at a quarter of a second each; the last one after a few steps."""
+    trials = [with_(one, config=changed(one.config, "optim", max_steps=400)) for one in plan_trials(TABLE3_A, tmp_path)]
+    whole = estimate_costs(trials, [])[0].cost.flops
+    early = {"steps": 100, "flops": whole / 4, "stopped_early": True}
+    finished = [timed(trials[0].config, n, **early) for n in (25.0, 25.001)]
+    finished.append(timed(trials[0].config, 99.0, flops=whole))
+    assert estimate_costs(trials, finished)[0].seconds == pytest.approx(25.0, rel=1e-3)
+    short = [with_(one, config=changed(one.config, "optim", max_steps=50)) for one in trials]
+    assert estimate_costs(short, finished)[0].seconds == pytest.approx(12.5, rel=1e-3)
+    few = timed(trials[0].config, 7.0, steps=4, flops=whole / 100, stopped_early=True)
+    assert estimate_costs(trials, [few])[0].seconds == pytest.approx(7.0)
+
+
 def test_before_anything_has_run_the_time_is_that_of_the_scale(tmp_path):
     """By the FLOPs, and with its processor. A finished trial on the same data counts instead, whatever its parts."""
     trials = plan_trials(TABLE3, tmp_path)

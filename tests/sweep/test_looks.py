@@ -105,6 +105,15 @@ def test_a_decision_is_never_made_anew(sweep, tmp_path):
     assert decisions(tmp_path) == before
 
 
+def test_a_decision_holds_for_no_other_trials(sweep, tmp_path):
+    """Rows of the same names are others, where a key that all of them share has changed in the file."""
+    run(queue_of(sweep, tmp_path))
+    values = {"variant": VARIANTS, "looks": ["2 4"], "base_seeds": [8], "optim.warmup": 77}
+    changed = read_sweep(write_sweep(tmp_path / "looks.yaml", values), seeds=SEEDS)
+    with pytest.raises(InputError, match=r"look_1\.json"):
+        as_seen(changed, plan_trials(changed, tmp_path), tmp_path)
+
+
 def test_a_row_with_a_failed_trial_is_left_out_and_base_must_be_whole(sweep, tmp_path):
     run(queue_of(sweep, tmp_path), fails={"h=4 s2"})
     assert decisions(tmp_path)["look_1.json"]["verdicts"]["h=4"] == "left out"

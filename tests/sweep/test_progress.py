@@ -124,12 +124,17 @@ def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
     assert left(line) == pytest.approx(PRINT_EVERY_S * 250 / 150, abs=1)
 
 
-def test_an_evaluation_shows_how_many_sentences_are_translated(planned, clock):
+@pytest.mark.parametrize("last", [1500, 600])
+def test_an_evaluation_shows_how_many_sentences_are_translated(planned, clock, last):
+    """Also where a callback has ended the training early, of which then nothing is left."""
     view = ProgressView(plain(), GridQueue(planned[:1], estimates(planned)), 0)
     view.started(view.queue.next(set()))
-    train(planned[0], 1500)
+    for step in (300, last):
+        train(planned[0], step)
+        (line,) = shown(view, clock)
+    assert bool(LEFT.search(line)) == (last < 1500)
     planned[0].set_status("running", translated="3/10")
-    shown(view, clock)
+    assert not LEFT.search(shown(view, clock)[-1])
     assert "3/10" in view.bars.tasks[-1].fields["state"]
 
 

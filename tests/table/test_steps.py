@@ -6,6 +6,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from helpers import a_result
 from made_rows import row, table
 from rich.console import Console
 
@@ -14,6 +15,7 @@ from transformer_pl.report.rows import read_row
 from transformer_pl.table.html import page_columns
 from transformer_pl.table.steps import STEPS, crossing, mean_losses, steps_to_base
 from transformer_pl.tasks.translation import Translation
+from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
 KEYS = [f"{name}_to_base{end}" for name in ("steps", "flops") for end in ("", ".low", ".high")]
@@ -30,8 +32,8 @@ SLOW = [falling(0.25, shift) for shift in (-0.02, 0.02)]  # 7.5 at its end, whic
 
 
 def made(*losses, **more):
-    """A table of base and further rows with these losses, each row with two FLOPs in place of base's one."""
-    known = [{"losses": one, "ends_anywhere": True, "flops": 1.0 + bool(i)} for i, one in enumerate(losses)]
+    """A table of base and further rows with these losses, each with two FLOPs a step in place of base's one."""
+    known = [{"losses": one, "ends_anywhere": True, "step_flops": 1.0 + bool(i)} for i, one in enumerate(losses)]
     rows = [row("base" if i == 0 else f"h={i}", 30.0, 31.0, **one) for i, one in enumerate(known)]
     return table([*rows[:1], *(replace(one, **more) for one in rows[1:])])
 
@@ -59,7 +61,15 @@ def test_steps_and_flops_of_rows_whose_answer_is_known():
         assert one["steps_to_base.low"] < one["steps_to_base"] < one["steps_to_base.high"]
         assert one["flops_to_base.high"] == pytest.approx(2 * one["steps_to_base.high"])
     longer = made(BASE, [falling(0.25, 0.0, 3000)] * 2).records[1]  # which gets there, after 2,000 of 3,000 steps
-    assert longer["steps_to_base"] == pytest.approx(2.0) and longer["flops_to_base"] == pytest.approx(2.0 * 2 / 3)
+    assert longer["steps_to_base"] == pytest.approx(2.0) and longer["flops_to_base"] == pytest.approx(4.0)
+
+
+def test_a_step_costs_the_same_wherever_the_last_validation_lies(tmp_path):
+    trial = Trial(tmp_path / "a-s1-0123456789ab")
+    trial.make()
+    for steps in (60, 77):
+        trial.finish(a_result(steps=steps, flops=2.0 * steps, losses={30: 5.0, 60: 4.0}))
+        assert read_row("any", resolve([]), [trial], Translation.measure).step_flops == 2.0
 
 
 def test_the_two_errors_are_those_of_the_row_and_of_base_by_leaving_out_a_seed():

@@ -139,9 +139,10 @@ def test_the_options_of_one_class_can_be_keys(key, options):
 def test_a_level_that_names_the_class_drops_the_options_of_lower_levels(key):
     path, other = KEYS[key]
     lower = Level("lower", {key: path, f"{key}.name": "a"})
-    for higher in (other, [other], [{other: {}}, path]):
+    for higher in (other, [other], [{other: {}}, path], [], None, "[]", "None", "null"):
         alone = Level("higher", {key: higher})
         assert resolve([lower, alone]) == resolve([alone])
+        assert bool(resolve([alone]).trainer.extensions[key]) == (path in str(higher) or other in str(higher))
 
 
 @pytest.mark.parametrize("key", KEYS)

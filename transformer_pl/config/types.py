@@ -142,13 +142,13 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
     """The path and options of each class in a value: `a.B`, `{a.B: {option: 1}}`, a list of these, or text of these.
 
     In a mapping with the keys `path` and `options`, such a value is the path. If it names a single class, the options
-    are added to those of the class.
+    are added to those of the class. `None` and `null` are read as an empty list.
     """
     beside: dict[str, Any] = {}
     if isinstance(value, dict) and value.keys() == {"path", "options"}:
         beside, value = value["options"], value["path"]
     try:
-        read = parse_yaml(value) if isinstance(value, str) else value
+        read = [] if value in (None, "None", "null") else parse_yaml(value) if isinstance(value, str) else value
         pairs = [*itertools.chain.from_iterable(map(_pairs, read if isinstance(read, list | tuple) else [read]))]
         added = beside if len(pairs) == 1 else {}
         return [

@@ -70,11 +70,12 @@ def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str
 def _check_counts(name: str, counts: Counts, corpus: Corpus, data: Data) -> None:
     """Raise an InputError for a split with too few pairs."""
     read = sum(counts.values())
+    short = f" of at most data.max_words = {data.max_words} words" if data.max_words else ""
     if name == "train" and data.train_pairs and read < data.train_pairs:
-        raise InputError(f"data.train_pairs = {data.train_pairs:,}: must be at most {read:,}, all that there are")
+        rule = f"must be at most {read:,}, all {task_of(data).unit}s{short} that there are"
+        raise InputError(f"data.train_pairs = {data.train_pairs:,}: {rule}; lower it, or use all of them with None")
     if not counts["pairs"]:
         what = "pair with text on both sides" if task_of(data).has_source else "line with text"
-        short = f" of at most data.max_words = {data.max_words} words" if data.max_words else ""
         raise InputError(f"{corpus.description}: {name} must hold a {what}{short}, but has none; add one")
 
 

@@ -77,26 +77,29 @@ def estimate_costs(
     """The cost of a trial of each row. Where the dataset is not prepared yet, sentences have ASSUMED_LENGTH.
 
     finished: results of finished trials. The time of a FLOP is the median of those with the same components, dataset
-    and trainer; else of those with the same dataset and trainer; else what the scale's file states of base.
+    and trainer; else of those with the same dataset and trainer; else what the scale's file states of base. The steps
+    after which callbacks have ended these trials early are those of others, too.
     passes: by row, how often the model is called for each batch, where an optimizer or a callback needs several calls.
     scale: of the sweep; None: only finished trials tell the time.
 
     Raises an InputError that names a component which does not run.
     """
-    rates: dict[str, list[tuple[int, float]]] = {}  # the steps of finished trials, and their seconds per FLOP
+    # Of finished trials: their steps, those that another one would have at most, and their seconds per FLOP.
+    rates: dict[str, list[tuple[int, float, float]]] = {}
     slowest = {result.weights_id: result for result in sorted(finished, key=lambda result: result.wall_s)}
     for result in slowest.values():  # others with the same weights were only decoded
         for with_components in (True, False):
             key = _speed_key(result.config, with_components)
-            rates.setdefault(key, []).append((result.steps, result.wall_s / result.flops))
+            most = result.steps if result.stopped_early else math.inf
+            rates.setdefault(key, []).append((result.steps, most, result.wall_s / result.flops))
     first_of_row = {trial.place: trial for trial in reversed(trials)}
     costs = training_costs([(trial.config, _lengths(trial.prepared)) for trial in first_of_row.values()])
     estimates = {}
     for (row, trial), cost in zip(first_of_row.items(), costs, strict=True):
         cost = cost._replace(flops=cost.flops * (passes or {}).get(row, 1.0))
         for with_components in (True, False):
-            alike = rates.get(_speed_key(trial.config.flat(), with_components), ())
-            if known := [rate for steps, rate in alike if steps >= min(SHORT, trial.config.steps)]:
+            alike, whole = rates.get(_speed_key(trial.config.flat(), with_components), ()), trial.config.steps
+            if known := [rate * min(1, most / whole) for n, most, rate in alike if n >= min(SHORT, whole, most)]:
                 estimates[row] = CostEstimate(cost, statistics.median(known) * cost.flops)
                 break
         else:

@@ -121,10 +121,17 @@ def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
 
 
 def as_seen(sweep: Sweep, planned: Sequence[Trial], folder: Path) -> Grid:
-    """A sweep and its planned trials, without those that its looks have made needless."""
+    """A sweep and its planned trials, without those that its looks have made needless.
+
+    Raises an InputError for a decision by trials that are none of the sweep's, because its keys or its code changed.
+    """
     progress = read_progress(sweep, folder)
     if progress is None:
         return Grid(sweep, planned)
+    for look, decision in enumerate(progress.decisions):
+        if others := {*decision["results"]} - {trial.id for trial in planned}:
+            rule = f"must be of trials of this sweep, but {', '.join(sorted(others))} are of other keys or code"
+            raise InputError(f"{decision_file(folder, look)}: {rule}; undo the change, or give the sweep another name")
     return Grid(sweep, progress.trials(planned, progress.last), progress.looked_at)
 
 

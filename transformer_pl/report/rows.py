@@ -114,6 +114,7 @@ def _with_results(
         token_digests=frozenset(filter(None, (result.vocabulary for result in done))),
         params=done[0].params,
         flops=mean([result.flops for result in done]),
+        step_flops=mean([result.flops / max(1, result.steps) for result in done]),
         scored_steps=[result.scored_step for result in done],
         # Those of an older result stand in its metrics file alone.
         losses=[result.losses or convergence.validation_losses(trial.metrics()) for trial, result in finished],

@@ -96,10 +96,11 @@ class ProgressView:
         last, steps = _last_line(trial), trial.config.steps
         if last.get("time", 0.0) < task.fields["started_at"]:
             return
-        self.bars.update(task.id, completed=last["step"])
+        translated = trial.status().get("translated", "")  # a callback may have ended the training early
+        self.bars.update(task.id, completed=steps if translated else last["step"])
         left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
-        if last["step"] + trial.config.trainer.log_every > steps:  # no training line will follow
-            left = f"evaluating {trial.status().get('translated', '')}"
+        if translated or last["step"] + trial.config.trainer.log_every > steps:  # no training line will follow
+            left = f"evaluating {translated}"
         loss = last.get("train/loss", math.nan)
         state = f"{last['step']}/{steps}  loss {loss:.3f}  {last['tokens_per_s']:.0f} tokens/s  {left}"
         self.bars.update(task.id, state=state.rstrip())

@@ -112,6 +112,7 @@ class Row:
     token_digests: frozenset[str] = frozenset()
     params: int | None = None
     flops: float | None = None  # of a training
+    step_flops: float | None = None  # of a step
     scored_steps: Sequence[int] = ()  # by seed: after which the weights are scored
     is_selected: bool = False  # whether that is the step of the best validation
     ending: Ending | None = None  # None: not known

@@ -107,5 +107,4 @@ def steps_contrasts(rows: Sequence[Row], base: Row | None) -> dict[str, list[Con
 
 def _log_cost(row: Row, base: Row) -> float | None:
     """The logarithm of the FLOPs of a step beside those of base; None where they are not known."""
-    costs = [(one.flops or 0.0) / fmean(max(losses) for losses in one.losses) for one in (row, base)]
-    return math.log(costs[0] / costs[1]) if all(costs) else None
+    return math.log(row.step_flops / base.step_flops) if row.step_flops and base.step_flops else None
