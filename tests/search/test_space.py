@@ -180,6 +180,21 @@ def test_what_leaves_the_goal_comparable_can_be_drawn():
     assert search_of(space=flops)
 
 
+@pytest.mark.parametrize(
+    ("key", "of_base", "other"),
+    [
+        ("model.width", "1/8", "1/16"),
+        ("model.d_k", None, 32),
+        ("optim.warmup", "400", "300"),
+        ("trainer.callbacks", "[]", "lightning.pytorch.callbacks.DeviceStatsMonitor"),
+        ("variant", "model.h=8", "model.h=4"),
+    ],
+)
+def test_the_value_of_base_may_be_written_in_any_form(key, of_base, other):
+    search = search_of(space={key: {"values": [other, of_base]}})
+    assert search.base_draw == {key: of_base} and search.config(search.base_draw)[0] == search.base
+
+
 def test_a_search_may_have_callbacks():
     early = {"lightning.pytorch.callbacks.EarlyStopping": {"monitor": "val/loss", "patience": 2}}
     (callback,) = search_of(fixed={"trainer.callbacks": [early]}).base.trainer.callbacks

@@ -144,11 +144,18 @@ class Search(Goals):
 
     @property
     def base_draw(self) -> dict[str, Any]:
-        """The values of the base for the keys of the space."""
-        base = self.base
-        flat = base.flat() | nominal_sizes(base.model) | {"variant": "base"}
-        unused = {key: _choices_or_ends(self.space[key])[0] for key in self.space if not self._class_has(key, flat)}
-        return {key: flat[key] if key in flat else option_value(base, key) for key in self.space} | unused
+        """The values of the base for the keys of the space: of choices the one, however it is written, that is base."""
+        base, draw = self.base, dict[str, Any]()
+        flat = base.flat() | nominal_sizes(base.model)
+        for key, values in self.space.items():
+            equal = [choice for choice in _choices_or_ends(values) if self._is_base({key: choice})]
+            draw[key] = equal[0] if equal else flat[key] if key in flat else option_value(base, key)
+        return draw
+
+    def _is_base(self, drawn: Mapping[str, Any]) -> bool:
+        with suppress(InputError):
+            return self.config(drawn)[0] == self.base
+        return False
 
 
 def read_search(
