@@ -116,6 +116,18 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
         assert svg.with_suffix(".png").stat().st_size and name in svg.read_text()
 
 
+def test_a_single_trial_is_drawn_without_a_warning(tmp_path):
+    assert draw_search_plots(SearchResults(*made(tmp_path, lambda drawn: 2.0, trials=1), tmp_path))
+
+
+def test_the_table_says_why_a_trial_is_infeasible(tmp_path):
+    search, study = made(tmp_path, lambda drawn: 2.0, trials=1)
+    trial = study.ask(search.space)
+    trial.set_user_attr("infeasible", "h must divide d_model\nand more")
+    study.tell(trial, state=TrialState.PRUNED)
+    assert "#1: h must divide d_model." in search_table(SearchResults(search, study, tmp_path)).markdown()
+
+
 def test_a_search_in_which_every_trial_diverges_has_a_table(tmp_path):
     results = SearchResults(*made(tmp_path, lambda drawn: math.inf, trials=9), tmp_path)
     assert [record["state"] for record in results.records] == ["diverged"] * 9
@@ -169,15 +181,9 @@ def test_the_best_keeps_the_options_of_its_class_and_is_no_copy_of_base(tmp_path
     assert sorted(row_identity(row.configs[0]) for row in sweep.rows) == sorted(wanted)
 
 
-@pytest.mark.parametrize(
-    ("fixed", "drawn", "right", "wrong"),
-    [
-        ({"model.position": "tests.search.searches.Worded"}, "model.position.words", "", "two words"),
-        ({"optim.match": "flops"}, "data.batch_tokens", 512, 1024),  # FLOPs are matched for equal batches alone
-    ],
-)
-def test_what_cannot_be_trained_again_is_said_before_the_search_and_in_its_table(tmp_path, fixed, drawn, right, wrong):
-    name = drawn.rpartition(".")[2]
+def test_what_cannot_be_trained_again_is_said_before_the_search_and_in_its_table(tmp_path):
+    fixed, drawn = {"model.position": "tests.search.searches.Worded"}, "model.position.words"
+    right, wrong, name = "", "two words", "words"
     space = {drawn: {"values": [right, wrong]}} | {"model.p_drop": {"min": 0.0, "max": 0.5}}
     search = search_of(space=space, fixed=fixed)
     (mistake,) = without_best(search)

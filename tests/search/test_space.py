@@ -12,6 +12,8 @@ from transformer_pl.sweep.__main__ import main
 from transformer_pl.task import open_corpus
 from transformer_pl.trials.trial_of import trial_of
 
+BATCHES = {"data.batch_tokens": {"values": [512, 256]}}
+WORDED = {"data.tokenizer": "tests.search.searches.WordedBPE"}
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 
 
@@ -83,7 +85,12 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"space": {"model.h": {"values": [8, [4]]}}}, "parameters.model.h"),
         ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3"),
         ({"space": {"model.d_ff": {"min": 64, "max": 4096.0}}}, "parameters.model.d_ff"),
-        ({"space": {"data.path": {"values": [None, "x"]}}}, "parameters.data.path"),
+        ({"space": {"data.path": {"values": [None, "x"]}}}, "data.path = x"),
+        ({"space": {"variant": {"values": ["base", "data.train_pairs=9"]}}}, "data.train_pairs = 9"),
+        ({"space": {"data.tokenizer.words": {"values": ["", "x"]}}, "fixed": WORDED}, "data.tokenizer = "),
+        ({"space": {"data.vocab_size": {"values": [1000, 300]}}}, "data.vocab_size = 300"),
+        ({"space": BATCHES, "fixed": {"optim.match": "flops"}}, "data.batch_tokens = 256"),
+        ({"space": BATCHES | {"optim.match": {"values": ["steps", "flops"]}}}, "data.batch_tokens = 256"),
         ({"method": "custom", "scheduler": "optuna"}, "scheduler = optuna"),
         ({"sets": {"seed": "5"}}, "seed = 5"),
         ({"sets": {"model.h": "4"}}, "--set model.h=4"),
@@ -160,6 +167,32 @@ def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     draws = [search.config(draw) for draw in ({}, search.base_draw)]
     drawn = [trial_of(config, corpus, tmp_path) for config, _ in draws]
     assert drawn[0].identity == drawn[1].identity
+
+
+def test_what_leaves_the_goal_comparable_can_be_drawn():
+    bleu, flops = {"metric": {"name": "val/bleu", "goal": "maximize"}}, {"optim.match": {"values": ["steps", "flops"]}}
+    words = {"data.batches.p": {"min": 0.0, "max": 0.2}}
+    fixed = {"data.batches": "ablations.word_dropout.TargetWordDropout"}
+    assert search_of(space=words | BATCHES, fixed=fixed).config({"data.batches.p": 0.2})[0].data.batches.options == {
+        "p": 0.2
+    }
+    assert search_of(space={"data.vocab_size": {"values": [1000, 300]}} | BATCHES, **bleu)
+    assert search_of(space=flops)
+
+
+@pytest.mark.parametrize(
+    ("key", "of_base", "other"),
+    [
+        ("model.width", "1/8", "1/16"),
+        ("model.d_k", None, 32),
+        ("optim.warmup", "400", "300"),
+        ("trainer.callbacks", "[]", "lightning.pytorch.callbacks.DeviceStatsMonitor"),
+        ("variant", "model.h=8", "model.h=4"),
+    ],
+)
+def test_the_value_of_base_may_be_written_in_any_form(key, of_base, other):
+    search = search_of(space={key: {"values": [other, of_base]}})
+    assert search.base_draw == {key: of_base} and search.config(search.base_draw)[0] == search.base
 
 
 def test_a_search_may_have_callbacks():

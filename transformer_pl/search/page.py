@@ -76,7 +76,8 @@ def draw_search_plots(results: SearchResults) -> dict[str, Drawing]:
 def _draw(plot: Callable[..., Any], study: Study, **options: Any) -> Figure:
     """One of Optuna's figures, without the title that the page has already, and with room for its axes."""
     with pyplot.rc_context(), warnings.catch_warnings():  # undo the style that Optuna sets
-        warnings.filterwarnings("ignore", "PedAnova")  # asks whether low values are meant
+        # Whether low values are meant, and an axis of equal values
+        warnings.filterwarnings("ignore", "PedAnova|Attempting to set identical")
         figure: Figure = plot(study, **options).figure
     pyplot.close(figure)
     figure.set_size_inches(max(6.0, 1.6 * len(figure.axes)), 4)

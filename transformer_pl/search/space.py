@@ -2,9 +2,10 @@
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,13 +13,14 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import COMPONENTS, EXTENSIONS, Component, Config, nominal_sizes
+from transformer_pl.config import COMPONENTS, EXTENSIONS, Component, Config, Data, nominal_sizes
 from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
 from transformer_pl.plan.shared_options import OF_SEEDS
 from transformer_pl.plan.sweep_file import (
+    BUDGET_KEYS,
     COST_METRICS,
     Direction,
     Goals,
@@ -94,8 +96,8 @@ class Search(Goals):
 
     @property
     def matches_flops(self) -> bool:
-        """Whether base has optim.match=flops."""
-        return resolve(self._levels({})).optim.match == "flops"
+        """Whether a trial may have optim.match=flops."""
+        return any(config.optim.match == "flops" for config in self.written)
 
     def row_name(self, config: Config) -> str:
         """How the config of a trial differs from the base, for the name of its folder."""
@@ -123,13 +125,18 @@ class Search(Goals):
         changes = row_levels(self.path, self.taken(drawn), self.sets)
         return [scale_level(self.scale), *changes, Level(f"{self.path}: parameters", {"seed": self.written_seed})]
 
-    def single_changes(self) -> list[Config]:
-        """The base, and every config in which one key has another choice or an end of its range."""
-        configs = [self.base]
-        for drawn in self.single_draws():
+    @cached_property
+    def written(self) -> list[Config]:
+        """The base, and every config in which one key has another choice or an end of its range, as written."""
+        configs = []
+        for drawn in [{}, *self.single_draws()]:
             with suppress(InputError):  # an invalid config, which is not trained
                 configs.append(resolve(self._levels(drawn)))
         return configs
+
+    def single_changes(self) -> list[Config]:
+        """The configs of `written`, base as it is trained."""
+        return [self.base, *self.written[1:]]
 
     def single_draws(self) -> list[dict[str, Any]]:
         """Every choice of a key, or end of its range, alone."""
@@ -137,11 +144,18 @@ class Search(Goals):
 
     @property
     def base_draw(self) -> dict[str, Any]:
-        """The values of the base for the keys of the space."""
-        base = self.base
-        flat = base.flat() | nominal_sizes(base.model) | {"variant": "base"}
-        unused = {key: _choices_or_ends(self.space[key])[0] for key in self.space if not self._class_has(key, flat)}
-        return {key: flat[key] if key in flat else option_value(base, key) for key in self.space} | unused
+        """The values of the base for the keys of the space: of choices the one, however it is written, that is base."""
+        base, draw = self.base, dict[str, Any]()
+        flat = base.flat() | nominal_sizes(base.model)
+        for key, values in self.space.items():
+            equal = [choice for choice in _choices_or_ends(values) if self._is_base({key: choice})]
+            draw[key] = equal[0] if equal else flat[key] if key in flat else option_value(base, key)
+        return draw
+
+    def _is_base(self, drawn: Mapping[str, Any]) -> bool:
+        with suppress(InputError):
+            return self.config(drawn)[0] == self.base
+        return False
 
 
 def read_search(
@@ -182,7 +196,7 @@ def read_search(
     else:
         if not search.goals:
             mistakes.append(f"{path}: metric: must be given, such as metric: {{name: val/ppl, goal: minimize}}")
-    if mistakes or (mistakes := _mistakes_of_base(search)):
+    if mistakes or (mistakes := [*_mistakes_of_base(search), *_not_comparable(search)]):
         raise InputError(*mistakes)
     return search
 
@@ -225,7 +239,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     choices = _choices_or_ends(values)
     if len(choices) < 2:
         return values
-    if _is_fixed(key):
+    if key in ("scale", "seed"):
         raise ValueError("must be one value in a search")
     if isinstance(values, FloatDistribution) and _is_whole(key):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
@@ -234,12 +248,6 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         if mistakes := [*itertools.chain.from_iterable(map(type_errors, levels))]:
             raise InputError(*mistakes)
     return values
-
-
-def _is_fixed(key: str) -> bool:
-    """Whether a key has the same value in all trials of a search."""
-    is_of_dataset = key.startswith("data.") and key not in ("data.vocab_size", "data.batch_tokens")
-    return is_of_dataset or key in ("scale", "seed")
 
 
 def _is_whole(key: str) -> bool:
@@ -311,3 +319,16 @@ def _mistakes_of_base(search: Search) -> list[str]:
         elif name not in COST_METRICS and direction != (best := best_goal(name, task)):
             mistakes.append(f"metric.goal = {direction}: must be {best} for {name}; without a goal W&B minimizes")
     return mistakes
+
+
+def _not_comparable(search: Search) -> Iterator[str]:
+    """The mistakes of drawn values with which a goal would be of another text, of other tokens or of another budget."""
+    same = {f"data.{name}": "" for name in Data.model_fields if name not in ("vocab_size", "batch_tokens", "batches")}
+    if losses := [goal for goal in search.goals if goal in LOSSES]:
+        same["data.vocab_size"] = f", as {' and '.join(losses)} are per token; choose another metric"
+    if search.matches_flops:
+        same |= dict.fromkeys(BUDGET_KEYS, " with optim.match=flops")
+    for key, condition in same.items():
+        of_base, *others = map(attrgetter(key), search.written)
+        for value in dict.fromkeys(others).keys() - {of_base}:
+            yield f"{search.path}: {key} = {shown(value)}: must be the same in all trials{condition}"

@@ -17,7 +17,7 @@ from transformer_pl.search.results import (
     fresh_seeds,
 )
 from transformer_pl.search.space import COST_METRICS, Search
-from transformer_pl.search.study import short_value
+from transformer_pl.search.study import INFEASIBLE, short_value, shown_number
 from transformer_pl.table.cells import marked
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.notes import exemption_note, machines_note
@@ -73,8 +73,10 @@ def _notes(results: SearchResults) -> list[str]:
     exempt = sorted({record["exempt"] for record in results.records} - {None})
     folders = [results.runs / "trials" / record["folder"] for record in results.records if record["params"]]
     machines = [Trial(folder).machine() for folder in folders]
+    invalid = [trial for trial in results.trials if INFEASIBLE in trial.user_attrs]
+    why = [f" #{shown_number(trial)}: {trial.user_attrs[INFEASIBLE].splitlines()[0]}." for trial in invalid[:1]]
     notes = [
-        f"{total} of {cap} trials: {described}. Scale {results.search.scale}.",
+        f"{total} of {cap} trials: {described}.{''.join(why)} Scale {results.search.scale}.",
         _chosen_note(results),
         exemption_note(exempt),
         machines_note(machines),
