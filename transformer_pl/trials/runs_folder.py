@@ -25,19 +25,24 @@ def finished_trials(runs: Path) -> list[tuple[Trial, Result]]:
 def corpus_of_trials(data: Data, runs: Path) -> Corpus:
     """The corpus that `data` names, or, where it is not on this machine, what finished trials have recorded of it.
 
-    That is its fingerprint, which is enough to find these trials. Raises the InputError of `open_corpus` where no trial
-    has recorded it, and another one where trials have recorded different ones.
+    That is its fingerprint, which is enough to find these trials. Those with all settings of `data` know it best, then
+    those with the same text. Raises the InputError of `open_corpus` where no trial has recorded it, and another one
+    where such trials have recorded different ones.
     """
     try:
         return open_corpus(data)
     except InputError:
         keys = [f"data.{key}" for key in ("task", *CORPUS, "source", "target", *SPLITS)]
-        wanted = [Config(data=data).flat()[key] for key in keys]
-        known: dict[str, tuple[dict[str, Any], str]] = {}  # by its JSON: a fingerprint, and a trial that has it
+        wanted = {key: value for key, value in Config(data=data).flat().items() if key.startswith("data.")}
+        same: dict[str, tuple[dict[str, Any], str]] = {}  # by its JSON: a fingerprint, and a trial that has it
+        alike: dict[str, tuple[dict[str, Any], str]] = {}
         for trial, result in finished_trials(runs):
-            if [(KEYS | result.config)[key] for key in keys] == wanted and "data" in trial.identity.inputs:
+            other = {key for key, value in wanted.items() if (KEYS | result.config).get(key) != value}
+            if other.isdisjoint(keys) and "data" in trial.identity.inputs:
                 fingerprint = trial.identity.inputs["data"]
-                known[json.dumps(fingerprint, sort_keys=True)] = fingerprint, trial.folder.name
+                found = alike if other else same
+                found[json.dumps(fingerprint, sort_keys=True)] = fingerprint, trial.folder.name
+        known = same or alike
         if not known:
             raise
         if len(known) > 1:
