@@ -21,7 +21,7 @@ from pathlib import Path
 from tables import COMMAND, ROOT, printed
 
 RESULTS = ROOT / "sweeps" / "results"
-COLUMNS = ("row", "PPL", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p", "seeds")
+COLUMNS = ("row", "PPL", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p", "seeds", "step")
 PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.val.jsonl", "status.json")
 
