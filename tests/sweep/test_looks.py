@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 from contextlib import suppress
 from dataclasses import replace
@@ -242,6 +243,10 @@ def test_commands_that_are_killed_while_they_train_come_to_the_same_table(tmp_pa
     assert decisions(folders[0]) == decisions(folders[1]) and table(alone) == table(runs)
     trained = [{path.parent.name for path in one.glob("trials/*/result.json")} for one in (alone, runs)]
     assert all(name.startswith("base-") for name in trained[0] ^ trained[1])
+    shutil.rmtree(next(alone.glob("trials/base-s1-*")))
+    again, planned = forked.command("sweep", grid, "--runs", alone), plan_trials(read_sweep(grid), alone)
+    needed = len(as_seen(read_sweep(grid), planned, folders[0]).trials)  # by any look; others are not counted
+    assert needed < len(planned) and f"[{needed}/{needed}] base s1" in again.stdout
 
 
 @pytest.mark.parametrize("other", [{}, {"looks": ["3 4"]}, {"looks": ["2 4"], "base_seeds": [6]}])

@@ -199,7 +199,7 @@ class GridCommand(SweepCommand):
                 trial.make()
                 trial.set_status("refused", why=self.refused[trial.place])
         queue = self.queue(plan, missing, looks.get("margin"))
-        ended = len(plan.trials) - len(missing)
+        ended = len(self.needed(plan.sweep, plan.trials)) - len(missing)
         if stopped := self.launch(queue, configs, ended, waits=bool(plan.sweep.looks)):
             return stopped
         self.name_those_that_ended(plan, queue)
