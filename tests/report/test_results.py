@@ -103,11 +103,20 @@ def shipped_table(trials, runs, words):
     [pytest.param(*one, id=one[0], marks=marks_of_file(Path(one[0].split()[0]).stem)) for one in tables()],
 )
 def test_a_table_is_that_of_the_trials(trials, runs, words, printed):
-    columns = {column.name: column.cells for column in shipped_table(trials, runs, words).columns}
+    """Intervals reach beyond zero exactly where there is no star. The sentence above the table has those of the rows
+    that it names, in the direction of the difference."""
+    table = shipped_table(trials, runs, words)
+    columns = {column.name: column.cells for column in table.columns}
     names = [name for name in printed[0] if any(line[name] for line in printed) and name != "sweep"]
     assert "p" in names and {name: list(columns[name]) for name in names} == {
         name: [line[name] for line in printed] for name in names
     }
+    for one in table.contrasts:
+        assert not one.estimate or one.is_found == (one.estimate.low >= 0 or one.estimate.high <= 0), one.row.name
+    said = [[float(end) for end in ends] for ends in re.findall(r"(-?[\d.]+) to (-?[\d.]+)\)", table.summary)]
+    found = [one for one, contrast in enumerate(table.contrasts) if contrast.is_found]
+    intervals = [[float(end) for end in columns["Δ 95 %"][one].split(" to ")] for one in found]
+    assert sorted(said) == sorted(ends if sum(ends) > 0 else [-end for end in ends[::-1]] for ends in intervals)
 
 
 def test_the_page_shows_base_and_every_row_that_differs_significantly():

@@ -50,10 +50,10 @@ def summary(contrasts: Sequence[Contrast], base: str = "base") -> str:
 
 
 def _in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
-    """The size of a difference, its direction, and its interval."""
+    """The size of a difference, its direction, and its interval in this direction: a number below 0 is the other one."""
     form = number_form(difference, measure)
-    low, high = sorted(abs(end) for end in difference.interval())
-    how = "lower" if difference.value < 0 else "higher"
+    how, sign = ("lower", -1) if difference.value < 0 else ("higher", 1)
+    low, high = sorted(sign * end for end in difference.interval())
     return number(abs(difference.value), form), how, f"{number(low, form)} to {number(high, form)}"
 
 

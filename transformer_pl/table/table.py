@@ -120,18 +120,14 @@ def compare_at(
     """Each row beside base at a look, with intervals that hold at all looks.
 
     last: by row, the last look that it was trained for. A row that stopped before this look stays among the tested ones
-    with the seeds that it has, and so it counts in the correction of the others. Intervals are those of the first step.
+    with the seeds that it has, and so it counts in the correction of the others.
     """
     seen = [
         _with_first_seeds(row, looks.base_seeds[look] if row is base else looks.seeds[min(look, last[row.name])])
         for row in rows
     ]
     contrasts = compare(seen, measure, seen[rows.index(base)], level=1 - looks.levels[look])
-    most = measure.highest - measure.lowest
-    return [
-        replace(one, row=row, estimate=one.estimate and one.estimate._replace(lowest=-most, highest=most))
-        for row, one in zip(rows, contrasts, strict=True)
-    ]
+    return [replace(one, row=row) for row, one in zip(rows, contrasts, strict=True)]
 
 
 def _with_first_seeds(row: Row, count: int) -> Row:
