@@ -69,7 +69,10 @@ def test_a_shipped_sweep_is_read_as_the_grid_that_its_file_spells(path):
     assert len({row.name for row in sweep.rows}) == len(sweep.rows)  # names tell rows apart
 
 
-@pytest.mark.parametrize("path", [p for p in GRIDS if p.stem.startswith("table3")], ids=lambda path: path.stem)
+OF_THE_PAPER = [path for path in GRIDS if path.stem.startswith("table3") and path.stem != "table3_lm"]
+
+
+@pytest.mark.parametrize("path", OF_THE_PAPER, ids=lambda path: path.stem)
 def test_a_sweep_of_table_3_has_base_and_the_paper_s_rows(path):
     """The rows of its letter, or all rows for table3; each once."""
     all_labels = {row.label for row in TABLE3}
@@ -78,6 +81,12 @@ def test_a_sweep_of_table_3_has_base_and_the_paper_s_rows(path):
     found = [read_published().find(row.configs[0]) for row in read_sweep(path).rows]
     assert None not in found
     assert sorted(map(TABLE3.index, found)) == [i for i, row in enumerate(TABLE3) if row.label in labels]
+
+
+def test_the_language_model_has_the_rows_of_table_3_without_big():
+    decoder = {"data.task": "transformer_pl.tasks.language_model.LanguageModel", "model.N_encoder": 0}
+    rows = keys_by_name("table3_without_big").items()
+    assert keys_by_name("table3_lm") == {name: keys | decoder for name, keys in rows}
 
 
 def test_beyond_table_3_has_the_rows_of_six_files():
