@@ -50,7 +50,7 @@ def summary(contrasts: Sequence[Contrast], base: str = "base") -> str:
 
 
 def _in_words(difference: Estimate, measure: Measure) -> tuple[str, str, str]:
-    """The size of a difference, its direction, and its interval in this direction: a number below 0 is the other one."""
+    """The size of a difference, its direction, and its interval in this direction."""
     form = number_form(difference, measure)
     how, sign = ("lower", -1) if difference.value < 0 else ("higher", 1)
     low, high = sorted(sign * end for end in difference.interval())
