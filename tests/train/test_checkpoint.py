@@ -312,6 +312,42 @@ def test_a_training_that_a_callback_has_ended_is_at_its_end_in_another_process_t
     assert again.steps == 0 and same(continued.state_dict(), module.state_dict())
 
 
+class DoublesAtTheEnd(L.Callback):
+    def __init__(self, dies=False):
+        self.dies = dies
+
+    @torch.no_grad()
+    def on_train_end(self, trainer, module):
+        if self.dies:
+            raise Power
+        for weight in module.parameters():
+            weight.mul_(2)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_what_callbacks_do_at_the_end_is_done_once(prepared, tmp_path, stops):
+    """Also if the process dies after it, or before it: then the end is trained again."""
+
+    def fitted(folder, **options):
+        checkpoints = Checkpoints(tmp_path / folder, minutes=0)
+        checkpoint, _ = checkpoints.newest()
+        callbacks = Stops(stops), DoublesAtTheEnd(**options), checkpoints
+        return fit(prepared, config(optim__max_steps=6), *callbacks, checkpoint=checkpoint)[0].state_dict()
+
+    whole = fitted("whole")
+    with pytest.raises(Power):
+        fitted("cut", dies=True)
+    assert same(fitted("whole"), whole) and same(fitted("cut"), whole)
+
+
+def test_a_training_that_a_callback_ends_is_validated_though_it_dies_before(prepared, tmp_path):
+    lines = []
+    with pytest.raises(Power):
+        fit(prepared, config(), Stops(True), Cut(validation=4), Checkpoints(tmp_path, minutes=0), lines=lines)
+    fit(prepared, config(), Stops(True), Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt", lines=lines)
+    assert [step for step, line in lines if "val/loss" in line] == [4]
+
+
 def test_a_training_on_a_cpu_takes_no_gpu_that_is_there(prepared, tmp_path, monkeypatch):
     """Asking for the state of its generator would take memory of it. A state in a checkpoint is not used."""
 

@@ -89,7 +89,7 @@ class Checkpoints(L.Callback):
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # micro-batches of a batch, from the trainer
         self._unaveraged: list[tuple[torch.Tensor, torch.Tensor]] = []  # in a validation: tensors, and their own values
-        self.ended = False  # whether the checkpoint is of the last step: a callback has stopped the training early
+        self.ended = False  # whether the checkpoint is of the end, where callbacks may have changed the weights
         self._signal: int | None = None  # the signal that asked to stop
 
     def newest(self) -> tuple[Path | None, int]:
@@ -141,10 +141,12 @@ class Checkpoints(L.Callback):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.accumulate = trainer.accumulate_grad_batches
 
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        trainer.should_stop = self.ended  # before the training starts, so that it does not end twice
+
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self._started, self._saved = time.perf_counter() - self.earlier_s, time.monotonic()
         install_handler(self._note_signal)
-        trainer.should_stop = self.ended
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -154,7 +156,7 @@ class Checkpoints(L.Callback):
         log_every = cast(TransformerModule, module).config.trainer.log_every
         if trainer.world_size > 1 and trainer.global_step % log_every:
             return  # asking the other processes waits for the device, as a log line does
-        if trainer.global_step < trainer.max_steps and not _validates_now(trainer):  # else save after the validation
+        if not (_is_last(trainer) or _validates_now(trainer)):  # else save after the validation
             is_due = time.monotonic() >= self._saved + 60 * self.minutes
             if trainer.strategy.reduce_boolean_decision(is_due or self._signal is not None, all=False):
                 self._save(trainer)
@@ -177,14 +179,15 @@ class Checkpoints(L.Callback):
         self._unaveraged = []
         machine.return_freed_memory()
         self._keep_best(trainer)
-        self._save(trainer)
-        if trainer.global_step < trainer.max_steps and not trainer.should_stop:
+        if not _is_last(trainer):  # else save when the other callbacks have ended
+            self._save(trainer)
             self._stop_if_asked(trainer)
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not _validates_now(trainer):
             self._keep_weights(trainer)
-            self._save(trainer)
+        self.ended = True
+        self._save(trainer)
         self._stop_if_asked(trainer)  # by a signal during the last validation
 
     def _note_signal(self, signum: int, frame: object) -> None:
@@ -232,7 +235,6 @@ class Checkpoints(L.Callback):
     def _save(self, trainer: L.Trainer) -> None:
         """Save a checkpoint, on every rank."""
         self._check(trainer)
-        self.ended = trainer.should_stop
         trainer.save_checkpoint(self.file)
         if trainer.is_global_zero:
             for path in {*self.folder.glob("best.*.pt")} - {self._best_at(self.best)}:
@@ -252,6 +254,11 @@ class Checkpoints(L.Callback):
             )
         self.earlier_s, self.ended = state["seconds"], state["ended"]
         self.lowest, self.best = state["best"]
+
+
+def _is_last(trainer: L.Trainer) -> bool:
+    """Whether the step that has just ended is the last one, after which a validation may follow."""
+    return trainer.global_step >= trainer.max_steps or trainer.should_stop
 
 
 def _validates_now(trainer: L.Trainer) -> bool:
