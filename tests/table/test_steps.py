@@ -1,4 +1,4 @@
-"""In how many steps a row reaches the loss that base ends with: by hand, by a plain reference, and on made curves."""
+"""In how many steps a row reaches the lowest loss of base: by hand, by a plain reference, and on made curves."""
 
 import math
 from dataclasses import replace
@@ -64,6 +64,14 @@ def test_steps_and_flops_of_rows_whose_answer_is_known():
     assert longer["steps_to_base"] == pytest.approx(2.0) and longer["flops_to_base"] == pytest.approx(4.0)
 
 
+def test_losses_that_rise_again_count_by_their_lowest():
+    def then_rising(curves):
+        return [one | {step: max(one.values()) for step in range(1100, 1501, 100)} for one in curves]
+
+    rising = made(then_rising(BASE), then_rising(FAST), then_rising(SLOW)).records[1:]
+    assert [one["steps_to_base"] for one in rising] == pytest.approx([0.5, 2.0], rel=1e-3)
+
+
 def test_a_step_costs_the_same_wherever_the_last_validation_lies(tmp_path):
     trial = Trial(tmp_path / "a-s1-0123456789ab")
     trial.make()
@@ -104,7 +112,7 @@ def test_intervals_hold_the_true_ratio():
         {"dataset": "another text"},
         {"vocabulary": "other tokens"},
         {"losses": [{}, FAST[0]]},
-        {"losses": [{100: 2.0, 200: 1.0}] * 2},  # below base's last loss from the first validation on
+        {"losses": [{100: 2.0, 200: 1.0}] * 2},  # below base's lowest loss from the first validation on
     ],
 )
 def test_what_cannot_be_known_is_empty_and_has_its_reason(more):

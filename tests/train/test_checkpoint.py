@@ -10,6 +10,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from small_trainings import Signals, config, fit
 
 from transformer_pl.runtime.errors import InputError
@@ -346,6 +347,19 @@ def test_a_training_that_a_callback_ends_is_validated_though_it_dies_before(prep
         fit(prepared, config(), Stops(True), Cut(validation=4), Checkpoints(tmp_path, minutes=0), lines=lines)
     fit(prepared, config(), Stops(True), Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt", lines=lines)
     assert [step for step, line in lines if "val/loss" in line] == [4]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")  # it has files when the training goes on
+def test_what_a_users_checkpoint_has_of_a_validation_is_saved(prepared, tmp_path):
+    """Lightning's own comes before ours, so that a signal at a validation does not take it from it."""
+
+    def users():
+        return ModelCheckpoint(tmp_path / "best", "{step}", monitor="val/loss", save_top_k=-1)
+
+    with pytest.raises(Stopped):
+        fit(prepared, config(), users(), Signals(signal.SIGTERM, 6), Checkpoints(tmp_path))
+    fit(prepared, config(), users(), Checkpoints(tmp_path), checkpoint=tmp_path / "last.ckpt")
+    assert {path.name for path in (tmp_path / "best").iterdir()} == {"step=6.ckpt", "step=12.ckpt"}
 
 
 def test_a_training_on_a_cpu_takes_no_gpu_that_is_there(prepared, tmp_path, monkeypatch):

@@ -139,8 +139,8 @@ def _of_steps(measure: Measure, of: Sequence[Contrast]) -> Iterator[Column]:
     if all(one.difference is None for one in of):
         return
     key, title, page = measure.key, measure.title, 8 if measure is FLOPS else 7
-    meaning = f"{title.partition(' ')[0]} until the row's validation loss is the last one of base, as a share of what "
-    meaning += "base needs: below 1 is faster. A row that never gets there is compared at its own last loss."
+    meaning = f"{title.partition(' ')[0]} until the row's validation loss is the lowest of base, as a share of what "
+    meaning += "base needs: below 1 is faster. A row that never gets there is compared at its own lowest loss."
     interval = "The 95 % interval is for this row alone, over seeds of the row and of base."
 
     def ratio(path: str, contrast: Contrast) -> float | None:

@@ -42,7 +42,7 @@ DIFFERS = 1.05  # ratio of the highest cost to the lowest: below it a figure ove
 HIGHEST_LOSS = 50.0  # nats per token, above any that a model has; axes overflow at much higher ones
 CURVES = (
     "Line: mean over seeds; band: lowest to highest. Star and number: the perplexity of the scored weights. A curve "
-    "that crosses the dotted line has reached base's last loss."
+    "that crosses the dotted line has reached base's lowest loss."
 )
 FRONT = "A row, with the 95 % interval of its {}; filled: no row is better at the same cost or less."
 SCALES = (
@@ -133,7 +133,7 @@ def _show_usual(axes: Axes, intervals: np.ndarray, centres: np.ndarray, values: 
 def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
     """Learning curves: the mean over seeds; the area between the lowest and the highest seed is shaded.
 
-    A row whose seeds share no step is left out. The final value is a star. A line shows base's last value: where a
+    A row whose seeds share no step is left out. The final value is a star. A line shows base's lowest value: where a
     curve crosses it, the row has reached base's loss. None where nothing is known.
     """
     known = [(one.row, [seed for seed in one.row.losses if seed]) for one in contrasts]
@@ -153,7 +153,7 @@ def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
             common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
         )
         if row.is_base:
-            axes.axhline(y.mean(0)[-1], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+            axes.axhline(y.mean(0).min(), color="0.6", linewidth=0.8, linestyle=":", zorder=0)
         if len(y) > 1:
             axes.fill_between(common, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
         axes.plot(end, final, "*", color=look["color"], markersize=8)

@@ -1,12 +1,12 @@
-"""In how many steps a row reaches the validation loss that base ends with.
+"""In how many steps a row reaches the lowest validation loss of base.
 
 With the loss of a row's seed s as a line between its validations, and t_s(L) the first step at which it is at most L,
 the row needs, as a share of the steps of base,
 
-    r_s = t_s(L) / t_base(L),    L = max(base's last loss, the seed's last loss),
+    r_s = t_s(L) / t_base(L),    L = max(base's lowest loss, the seed's lowest loss),
 
-where base's loss is the mean over its seeds. A row that never reaches base's last loss is so compared at its own last
-one, which base has reached before. The mean of log r_s has two errors, as a difference of scores has: the spread over
+where base's loss is the mean over its seeds, at the steps that all of them have. A row that never reaches base's lowest
+loss is so compared at its own, which base has reached before. The mean of log r_s has two errors, as a difference of scores has: the spread over
 the row's seeds, and that of base, by leaving out one of its seeds at a time (the jackknife). The same in FLOPs is r_s
 times the FLOPs of a step, beside base's.
 
@@ -53,7 +53,7 @@ def log_ratios(row: Sequence[Losses], base: Losses) -> list[float] | None:
     """log r_s of each seed; None where base's curve and that of a seed have no known crossing."""
     ratios = []
     for losses in row if base else ():
-        level = max(curve[max(curve)] for curve in (base, losses))
+        level = max(min(curve.values()) for curve in (base, losses))
         own, of_base = crossing(losses, level), crossing(base, level)
         if own is None or of_base is None:
             return None

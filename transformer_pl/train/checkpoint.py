@@ -17,6 +17,7 @@ import lightning as L
 import numpy as np
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from transformer_pl.runtime import machine
@@ -59,13 +60,13 @@ class RandomNumbers(L.Callback):
         self._saved = state["ranks"]
 
 
-class Checkpoints(L.Callback):
+class Checkpoints(Checkpoint):
     """Saves a checkpoint at every validation, `minutes` after the last one, at the end, and when a signal asks to stop.
 
     With `average` k > 1 the weights of the last k validations are kept beside the checkpoint (Section 6.1). Then a
     validation measures their mean, which is what will be scored. The end of the training counts as a validation.
     With `select` best, what the validation with the lowest loss has measured is kept, too, and will be scored. Nothing
-    is saved of a training that has diverged.
+    is saved of a training that has diverged. It is a Checkpoint, because Lightning calls those after all others.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import lightning as L
 import lightning.pytorch  # sets its logger's level when it is imported, so before `start_libraries`
 import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
@@ -163,7 +163,7 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
         callbacks=[RandomNumbers(), LogTraining(), *callbacks],
         use_distributed_sampler=False,
         log_every_n_steps=config.trainer.log_every,  # for callbacks; the module decides when it logs
-        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=False,
     )
