@@ -182,6 +182,15 @@ def test_what_demo_says_of_multi30k_is_written(finished):
     assert all(number in paragraph and number in said for number in found)
 
 
+def test_a_scale_that_was_looked_at_is_compared_by_its_own_looks(runs):
+    of_demo, of_captions = (words for words, _ in tables() if "--looks" in words)
+    _, out, error = ended(report.main, *of_captions.split(), f"--runs={runs}", "--against=demo", "--format=json")
+    for words, scale in ((of_demo, "demo"), (of_captions, "captions")):
+        shown = [line["Δ BLEU"].rstrip("*") for line in SHIPPED if line["sweep"] == words and line["Δ BLEU"]]
+        found = [one[f"{scale}/val/bleu.difference"] for one in json.loads(out)["rows"]]
+        assert found == pytest.approx([float(one) for one in shown], abs=0.051), error
+
+
 @pytest.mark.slow
 def test_every_table_compiles_as_latex(trials, runs, tmp_path):
     if not shutil.which("pdflatex"):

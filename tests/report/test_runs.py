@@ -14,7 +14,7 @@ import wandb
 from helpers import ROOT
 from scipy import stats
 
-from tests.report.csv_runs import OPTIONS, SCORES, lines_of, printed, refused, runs_table, values, write
+from tests.report.csv_runs import HEADING, OPTIONS, SCORES, lines_of, printed, refused, runs_table, values, write
 from transformer_pl.report.reading import read_runs
 from transformer_pl.table.html import page_columns
 
@@ -106,6 +106,20 @@ def test_one_wild_row_takes_no_digits_from_the_others(tmp_path):
     lines = lines_of({"base": [10.1, 10.2, 10.3], "8": [3e28, 3.1e28, 12.0]})
     table = runs_table(write(tmp_path, *lines), OPTIONS)
     assert next(column.cells for column in table.columns if column.name == "acc")[0] == "10.20 ± 0.10"
+
+
+def test_a_row_whose_runs_are_equal_takes_part_in_no_digits(tmp_path):
+    """Though the deviation of three times 0.8 is not computed as 0. Pairs that do not vary are counted apart."""
+    lines = lines_of({"base": [0.5] * 3, "4": [0.8] * 3, "8": [0.1, 0.15, 0.2]})
+    table = runs_table(write(tmp_path, *lines), OPTIONS)
+    assert next(column.cells for column in table.columns if column.name == "acc")[2] == "0.150 ± 0.050"
+    said = printed(write(tmp_path, *lines), "--row=h", "--metric=acc", "--pairs", "--format=md")
+    assert "2 of 2 pairs" in said and "1 more pair" in said and "-0.350*" in said
+
+
+def test_a_metric_that_has_the_name_of_another_column_cannot_be_chosen(tmp_path):
+    path = write(tmp_path, *lines_of(), heading=HEADING.replace("acc", "p"))
+    assert "two columns" in refused(path, "--row=h", "--metric=p", "--base=1", "--columns=row,p")
 
 
 # --- Pairs

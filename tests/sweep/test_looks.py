@@ -18,6 +18,7 @@ from made_rows import sweep_table
 from tiny_trials import ended
 
 from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
+from transformer_pl.plan.plan import tested_by as what_is_tested
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.report.looks import as_seen, check_looks, read_progress
@@ -255,7 +256,7 @@ def test_looks_stay_those_with_which_the_training_began(sweep, tmp_path, other):
     file, folder = tmp_path / "looks.yaml", tmp_path / "sweeps" / "looks@demo"
     folder.mkdir(parents=True)
     plan, looks = plan_of(sweep, tmp_path), check_looks(file, sweep, folder, margin=0.5)
-    (folder / "plan.json").write_text(json.dumps(as_json(plan) | {"looks": looks}))
+    (folder / "plan.json").write_text(json.dumps(as_json(plan) | {"looks": looks, "tested": what_is_tested(sweep)}))
     changed = read_sweep(write_sweep(tmp_path / "other.yaml", {"variant": VARIANTS} | other), seeds=SEEDS)
     check_looks(file, changed, folder)  # nothing has been trained
     train(plan.trials[0])
@@ -263,6 +264,8 @@ def test_looks_stay_those_with_which_the_training_began(sweep, tmp_path, other):
         check_looks(file, changed, folder)
     with pytest.raises(InputError, match="looks"):
         check_looks(file, sweep, folder, margin=0.7)
+    with pytest.raises(InputError, match="--seeds 1,2,3,4 --looks 2,4 --base-seeds 8"):
+        check_looks(file, read_sweep(tmp_path / "looks.yaml", seeds=["5", "6", "7", "8"]), folder)
     assert check_looks(file, sweep, folder) == looks
 
 

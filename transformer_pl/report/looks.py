@@ -9,8 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformer_pl.plan.plan import tested_by
+from transformer_pl.plan.shared_options import TableOptions
 from transformer_pl.plan.sweep_file import Sweep
 from transformer_pl.report.rows import Grid
+from transformer_pl.runtime.command_line import words_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import read_json
 from transformer_pl.table.looks import LookedAt, Looks
@@ -90,8 +93,8 @@ def planned_looks(sweep: Sweep) -> Looks:
 def check_looks(file: Path, sweep: Sweep, folder: Path, margin: float | None = None) -> dict[str, Any]:
     """What plan.json says of the looks at a sweep, from the first training on; empty for a sweep without looks.
 
-    margin: a difference within it counts as none; None: the planned one. Raises an InputError if the looks are not
-    those of the first training.
+    margin: a difference within it counts as none; None: the planned one. Raises an InputError if the looks, or the
+    seeds, are not those of the first training.
     """
     begun, now = begun_plan(folder), dict[str, Any]()
     first = begun.get("looks", {})
@@ -99,15 +102,24 @@ def check_looks(file: Path, sweep: Sweep, folder: Path, margin: float | None = N
         looks = planned_looks(sweep)
         now = {key: list(getattr(looks, key)) for key in ("seeds", "base_seeds", "levels")}
         now |= {"rows": [row.name for row in sweep.rows], "margin": first.get("margin") if margin is None else margin}
-    if begun and first != now:
-        rule = "must be those with which the training began, and for the same rows"
-        options = {"--looks": first.get("seeds"), "--base-seeds": first.get("base_seeds", ())[-1:]}
-        said = " ".join(f"{option} {','.join(map(str, seeds))}" for option, seeds in options.items() if seeds)
+    if begun and (first != now or (now and begun.get("tested") != tested_by(sweep))):
+        rule = "must be those with which the training began, and for the same rows and seeds"
+        said = words_of(TableOptions(**begun_looks(folder)))
         raise InputError(
-            f"{file}: looks = {list(sweep.looks)}: {rule}: {said or 'no looks'} ({folder / 'plan.json'}); "
+            f"{file}: looks = {list(sweep.looks)}: {rule}: {' '.join(said) or 'no looks'} ({folder / 'plan.json'}); "
             "repeat them, or give the sweep another name"
         )
     return now
+
+
+def begun_looks(folder: Path) -> dict[str, Any]:
+    """The options for seeds and looks with which the training of a sweep began; empty where there are no looks."""
+    begun = begun_plan(folder)
+    if not (looks := begun.get("looks")):
+        return {}
+    *_, most = looks["seeds"]
+    seeds = tuple(begun.get("tested", {}).get("seeds", ())[:most])
+    return {"seeds": seeds, "looks": tuple(looks["seeds"]), "base_seeds": looks["base_seeds"][-1]}
 
 
 def read_progress(sweep: Sweep, folder: Path) -> Progress | None:
@@ -130,7 +142,7 @@ def as_seen(sweep: Sweep, planned: Sequence[Trial], folder: Path) -> Grid:
         return Grid(sweep, planned)
     for look, decision in enumerate(progress.decisions):
         if others := {*decision["results"]} - {trial.id for trial in planned}:
-            rule = f"must be of trials of this sweep, but {', '.join(sorted(others))} are of other keys or code"
+            rule = f"must be of trials of this sweep, but {len(others)} are of other keys or code: {min(others)}"
             raise InputError(f"{decision_file(folder, look)}: {rule}; undo the change, or give the sweep another name")
     return Grid(sweep, progress.trials(planned, progress.last), progress.looked_at)
 

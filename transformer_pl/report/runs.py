@@ -20,6 +20,7 @@ from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table.contrast_tables import MISSING
 from transformer_pl.table.formats import Table
+from transformer_pl.table.moderation import variance_of
 from transformer_pl.table.rows import About, Measure, Row, with_base
 from transformer_pl.table.statistics import difference
 
@@ -226,10 +227,11 @@ def _without_partner(path: Path, rows: Sequence[Row], metric: str, seed: str) ->
 def _digits(metric: str, rows: Sequence[Row], options: RunsReport) -> int:
     """As many as the usual spread from run to run, or from pair to pair, has zeros behind the point, and one more."""
     samples = [sample for row in rows if (sample := row.samples.get(metric))]
-    spreads = [float(np.std(sample.scores, ddof=1)) for sample in samples]
     if options.paired and rows[0].is_base:
-        spreads = [difference(sample, samples[0]).standard_error for sample in samples[1:]]
-    spreads = [spread for spread in spreads if 0 < spread < math.inf]
+        of_each = [(difference(sample, samples[0]).standard_error, sample) for sample in samples[1:]]
+    else:
+        of_each = [(math.sqrt(variance_of(sample.scores)), sample) for sample in samples]
+    spreads = [spread for spread, of in of_each if np.spacing(abs(of.scores).max()) < spread < math.inf]
     return min(15, max(0, 1 - math.floor(math.log10(statistics.median_low(spreads))))) if spreads else 3
 
 

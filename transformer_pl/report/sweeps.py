@@ -10,7 +10,7 @@ from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.shared_options import TableOptions, margins, other_table, sweep_folder
 from transformer_pl.plan.sweep_file import leading_comment, read_sweep
-from transformer_pl.report.looks import as_seen, check_looks
+from transformer_pl.report.looks import as_seen, begun_looks, check_looks
 from transformer_pl.report.options import SweepReport
 from transformer_pl.report.row_names import read_row_names
 from transformer_pl.report.rows import Grid
@@ -64,12 +64,17 @@ def of_grids(
 
 
 def against(files: Sequence[Path], contents: Sequence[dict[str, Any]], options: SweepReport) -> tuple[Any, Table, Draw]:
-    """What the table of a sweep says of that at another scale, as `of_grids` returns it."""
+    """What the table of a sweep says of that at another scale, as `of_grids` returns it.
+
+    Looks that were taken at the other scale are those of its plan.
+    """
     sweep, table, _ = of_grids(files, contents, options)
     first, second = names = Path(sweep.scale).stem, Path(str(options.against)).stem
     if first == second:
         raise InputError(f"--against {options.against}: must be another scale than that of the table; choose one")
-    _, other, _ = of_grids(files, contents, replace(options, scale=options.against, against=None))
+    there = replace(options, scale=options.against, against=None)
+    looks = begun_looks(sweep_folder(sweep._replace(scale=options.against), there))
+    _, other, _ = of_grids(files, contents, replace(there, **looks))
 
     def draw_page(folder: Path, title: str, made: Table) -> None:
         from transformer_pl.table.figures import scales  # matplotlib takes a second

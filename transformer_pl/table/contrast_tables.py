@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.terminal import counted
 from transformer_pl.table import cells
 from transformer_pl.table.columns import DIFFERENCE, column, differing_keys, for_programs
 from transformer_pl.table.formats import Column, Table
@@ -59,8 +60,10 @@ def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False)
     names, pairs = [row.name for row in rows], [(i, j) for i in range(len(rows)) for j in range(i)]
     places = np.eye(len(rows))
     effects = effects_of(rows, measure, {f"{i} {j}": places[i] - places[j] for i, j in pairs})
-    found = sum(one.is_found for one in effects)
-    said = f"A difference in {measure.title} is found for {found} of {len(pairs)} pairs of rows."
+    found, tested = sum(one.is_found for one in effects), sum(one.p_value is not None for one in effects)
+    said = f"A difference in {measure.title} is found for {found} of {counted(tested, 'pair')} of rows."
+    if untested := len(pairs) - tested:
+        said += f" {counted(untested, 'more pair')} cannot be tested: there the difference does not vary."
     if as_records:
         ends = [
             Column(key=key, values=[names[i] for i in of])
@@ -72,7 +75,7 @@ def pairs_table(rows: Sequence[Row], measure: Measure, as_records: bool = False)
     for j in range(len(names) - 1):
         texts = [cells.difference(of_pair[i, j]) if i > j else "" for i in range(len(names))]
         columns.append(Column(str(j + 1), texts))
-    note = f"Each cell: row minus column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for all {len(pairs)} pairs."
+    note = f"Each cell: row minus column. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for {counted(tested, 'pair')}."
     return Table(columns, [note], summary=said)
 
 

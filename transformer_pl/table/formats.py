@@ -92,6 +92,8 @@ class Table(NamedTuple):
         if unknown := [name for name in names if name not in known]:
             listed = ", ".join(known)
             raise InputError(*(f"--columns {shown(name)}: is no column; there are: {listed}" for name in unknown))
+        if twice := [name for name in names if [column.name for column in self.columns].count(name) > 1]:
+            raise InputError(*(f"--columns {shown(name)}: is the name of two columns; rename one" for name in twice))
         rest = [column._replace(name="") for column in self.all_columns if column.name not in names]
         return self._replace(all_columns=[*(known[name]._replace(drop_rank=None) for name in names), *rest])
 

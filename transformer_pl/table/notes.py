@@ -18,7 +18,7 @@ from transformer_pl.table.steps import STEPS
 
 FEWEST_ORDERED = 8  # with so many rows beside printed ones, a note compares their order with the paper's
 FEWEST_SENTENCES = 20  # for intervals and tests: the mean of fewer pseudo-values may be far from normal
-OF_TEST_SET = "Scores, differences and tests are of the test set."
+OF_TEST_SET = "Scores and differences are of the test set."
 Known = tuple[Contrast, Estimate]  # a tested row, and its difference from base
 
 
@@ -231,8 +231,11 @@ def _looks(contrasts: Sequence[Contrast], about: About) -> Iterator[str]:
     if trained < looks.most_trainings:
         yield "Rows that were decided were not trained on:"
         yield f"{trained} trainings in place of {looks.most_trainings}."
-    yield "p and the intervals hold for all looks together."
-    yield "A difference that ended the training of its row is too large on average, but its interval holds."
+    if not _are_others(contrasts, about):
+        if any(len(p_values) < looked_at.decided for p_values in looked_at.p_values.values()):
+            yield "A row that stopped is compared with the seeds that base had then, whose mean is not shown."
+        yield "p and the intervals hold for all looks together."
+        yield "A difference that ended the training of its row is too large on average, but its interval holds."
     if left_out := [one.row.title for one in contrasts if one.row.name in looked_at.left_out]:
         yield f"Left out, as a trial had failed or diverged when a look was decided: {', '.join(left_out)}."
     if _are_others(contrasts, about):

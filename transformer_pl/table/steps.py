@@ -6,9 +6,9 @@ the row needs, as a share of the steps of base,
     r_s = t_s(L) / t_base(L),    L = max(base's lowest loss, the seed's lowest loss),
 
 where base's loss is the mean over its seeds, at the steps that all of them have. A row that never reaches base's lowest
-loss is so compared at its own, which base has reached before. The mean of log r_s has two errors, as a difference of scores has: the spread over
-the row's seeds, and that of base, by leaving out one of its seeds at a time (the jackknife). The same in FLOPs is r_s
-times the FLOPs of a step, beside base's.
+loss is so compared at its own, which base has reached before. The mean of log r_s has two errors, as a difference of
+scores has: the spread over the row's seeds, and that of base, by leaving out one of its seeds at a time (the
+jackknife). The same in FLOPs is r_s times the FLOPs of a step, beside base's.
 
 This is meaningful only where a shorter training is the beginning of a longer one. That holds for equation (3), and not
 for a learning rate that falls to zero at the last step.

@@ -79,7 +79,7 @@ def _with_statistics(
     is_paired = bool(of_base and change and stats.shares_weights(own, of_base))
     return replace(
         contrast,
-        difference=change.value if change and is_paired else contrast.difference,  # of the seeds that both have
+        difference=change.value if change else contrast.difference,  # if paired, of the seeds that both have
         mean=mean._replace(lowest=measure.lowest, highest=measure.highest) if mean.standard_error else None,
         estimate=None if p_value is None else change,
         p_value=p_value,
