@@ -1,5 +1,6 @@
 """The queue of a sweep that is looked at: what it gives out, what it decides once, and what several commands share."""
 
+import io
 import json
 import os
 import random
@@ -15,9 +16,10 @@ from chance import drawn
 from grids import small_grid, table
 from helpers import a_result, descendants, little_text, wait_for, write_sweep
 from made_rows import sweep_table
+from rich.console import Console
 from tiny_trials import ended
 
-from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials
+from transformer_pl.plan.plan import CostEstimate, Plan, as_json, plan_trials, print_plan
 from transformer_pl.plan.plan import tested_by as what_is_tested
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
@@ -92,6 +94,9 @@ def test_rows_that_are_decided_get_no_more_seeds(sweep, tmp_path):
     (found,) = [one for one in table.contrasts if one.row.name == "h=16"]
     assert found.is_found and len(found.scores) == 2
     assert run(queue_of(sweep, tmp_path)) == []  # the same command again
+    print_plan(plan_of(sweep, tmp_path), [], console := Console(file=io.StringIO(), width=200))
+    (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith("h=16")]
+    assert "2 done, 2 left out" in line
 
 
 def test_a_decision_is_never_made_anew(sweep, tmp_path):
