@@ -163,11 +163,10 @@ def print_plan(plan: Plan, missing: Sequence[Trial], console: Console, at_once: 
     at_once: how many are trained at the same time.
     """
     sweep, trials, estimates = plan
-    to_train = {trial.id for trial in missing}
-    states = [trial.state() for trial in trials]  # a row that is refused, or was decided at a look, leaves some out
-    states = [
-        "left out" if one == "new" and of.id not in to_train else one for of, one in zip(trials, states, strict=True)
-    ]
+    to_train, states = {trial.id for trial in missing}, list[str]()
+    for trial in trials:  # a row that is refused, or was decided at a look, leaves some out
+        state = trial.state()
+        states.append("left out" if state == "new" and trial.id not in to_train else state)
     say(console, f"{sweep.name} at scale {sweep.scale}: {counted(len(trials), 'trial')}, {len(missing)} to train")
     base = _sizes(sweep.base)
     scaled = ", as written → at this scale" if "→" in "".join(base) else ""
