@@ -1,5 +1,5 @@
 """A mixture of experts in place of each feed-forward network, with one expert per token (Fedus et al. 2021,
-arXiv:2101.03961): `experts` networks of the paper's size, and a router that chooses one of them for each token."""
+arXiv:2101.03961). `experts` networks have the paper's size, and a router chooses one of them for each token."""
 
 import torch
 from torch import Tensor, nn

@@ -39,6 +39,22 @@ class Linear(Constant):
         return max(0.0, 1 - share)
 
 
+class WarmupStableDecay(Constant):
+    """The peak until the last `decay` of all steps, then to 0 as one minus a square root.
+
+    A training with a constant rate can become one of these at any step, and pays for the decay alone (Hägele et al.
+    2024, arXiv:2405.18392, whose shape this is; the name is that of Hu et al. 2024, arXiv:2404.06395).
+    """
+
+    def __init__(self, config: Sizes, optim: Optim, peak: Positive | None = None, decay: Positive = 0.2):
+        super().__init__(config, optim, peak)
+        self.decay = decay * self.steps
+
+    def __call__(self, step: int) -> float:
+        passed = max(0.0, 1 - (self.steps - step) / self.decay)
+        return super().__call__(step) * (1 - min(1.0, passed) ** 0.5)
+
+
 class InverseSquareRootWithoutWarmup(Constant):
     """The peak for the first `warmup` steps, then as equation (3): T5's (Raffel et al. 2020, arXiv:1910.10683)."""
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from unittest import mock
 
 import pytest
 from forked import command
@@ -64,6 +65,13 @@ class NotRun:
         files = Counter(test.partition("::")[0] for test in self.left)
         named = ", ".join(f"{count} of {file}" for file, count in files.items())
         print(f"Tests that were not run: {len(self.left)}: {named}" if self.left else self.without_any)
+
+
+@pytest.fixture(autouse=True)
+def same_environment():
+    """What a command that runs in the process of the tests sets does not reach another test."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from transformer_pl.config import Config
+from transformer_pl.task import Corpus
+from transformer_pl.trials.identity import Identity
 from transformer_pl.trials.result import Result
+from transformer_pl.trials.trial import Origin, Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 ROOT = Path(__file__).parent.parent
 SHIPPED = sorted(path for path in (ROOT / "sweeps").glob("*.yaml") if not path.stem.endswith(".rows"))
@@ -33,6 +38,12 @@ def command(name: str, *argv: object, **environment: str) -> subprocess.Complete
     """Run `python -m transformer_pl.<name> ARGV` in a process of its own."""
     words = [sys.executable, "-m", f"transformer_pl.{name}", *map(str, argv)]
     return subprocess.run(words, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300)
+
+
+def check_names(found: Iterable[str], expected: Iterable[str], remedy: str) -> None:
+    """Fail with the names that are missing or too many in `found`, and with what to do."""
+    missing, extra = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    assert not (missing or extra), f"missing: {missing}; too many: {extra}; {remedy}"
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60, every: float = 0.05) -> None:
@@ -71,6 +82,11 @@ def shared_text() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="text"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return little_text(folder, 800, 31, 21)
+
+
+def a_trial(folder: Path, config: Config, **origin: Any) -> Trial:
+    """A made-up trial of a config in this folder. origin: the fields of `Origin`."""
+    return Trial(TrialFolder(folder), config, Identity({}), Corpus({}, "", lambda split: iter(())), Origin(**origin))
 
 
 def a_result(**keys: object) -> Result:

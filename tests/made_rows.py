@@ -1,23 +1,23 @@
 """Rows with made-up results, for the tests of tables."""
 
+import math
 import re
 from dataclasses import replace
 
 import numpy as np
 from chance import drawn
 
-from transformer_pl.report.rows import LOSS, Grid, of_measure
+from transformer_pl.report.sweep_rows import LOSS, Grid, of_measure
 from transformer_pl.report.sweep_table import rows_and_about
-from transformer_pl.table.rows import About, Measure, Row
-from transformer_pl.table.table import compare, make_table
-from transformer_pl.task import task_of
+from transformer_pl.table.comparison import compare
+from transformer_pl.table.row import About, Outcome, Row
+from transformer_pl.table.table import make_table
 from transformer_pl.tasks.translation import Translation, bleu
 
-BLEU = Measure("val/bleu", "BLEU", 1, False, 0.0, 100.0, learned=1.0)
+BLEU = Outcome("val/bleu", "BLEU", 1, False, 0.0, 100.0, learned=1.0)
+PPL = Outcome("val/loss", "PPL", 2, True, 0.0, is_logarithm=True, of_tokens=True)
 ABOUT = About(
-    measures=[BLEU],
-    perplexity="val/ppl",
-    loss=Measure("val/loss", "loss", 3, True, 0.0, of_tokens=True),
+    outcomes=[BLEU, PPL],
     others={"val/chrf": "chrF"},
     unit="sentences",
     has_page=True,
@@ -27,7 +27,16 @@ ABOUT = About(
 def row(name, *bleus, state="new", ppl=3.0, **more):
     """A row with one seed per BLEU; None stands for a seed without a result whose trial is in this state."""
     done = [one for one in bleus if one is not None]
-    values = {"val/ppl": [ppl] * len(done), "val/bleu": done, "val/chrf": [50.0] * len(done)} if done else {}
+    values = (
+        {
+            "val/ppl": [ppl] * len(done),
+            "val/loss": [math.log(ppl)] * len(done),
+            "val/bleu": done,
+            "val/chrf": [50.0] * len(done),
+        }
+        if done
+        else {}
+    )
     states = ["done" if one is not None else state for one in bleus]
     known = {"params": 1_490_000, "flops": 1e15, "scored_steps": [1000] * len(done)} if done else {}
     return Row(name=name, **{"values": values, "states": states, "is_base": name == "base"} | known | more)
@@ -38,7 +47,15 @@ def sampled(name, sentences, weights=(), **more):
     scores = [float(bleu(one[:, :10].sum(0))) for one in sentences]
     metrics = {"val/bleu": of_measure(Translation.measure), "val/loss": LOSS}
     samples = {key: metric.sample(sentences)._replace(weights=weights) for key, metric in metrics.items()}
-    return row(name, *scores, samples=samples, sentences=sentences.shape[1], **more)
+    return row(name, *scores, samples=samples, **more)
+
+
+def open_ended(sign=1):
+    """A table of an outcome x whose third row has an interval that the test ends at zero: a later step finds it."""
+    scores = {"base": (8.064, 8.072, 8.003), "a": (7.962, 7.945, 8.002), "b": (8.149, 8.128, 8.21)}
+    scores |= {"c": (8.207, 8.227, 8.154)}
+    rows = [Row.of_values(name, {"x": [sign * s for s in of]}, is_base=name == "base") for name, of in scores.items()]
+    return make_table(rows, About(outcomes=[Outcome("x", "x", 2)]))
 
 
 def comparisons(samples, base=0, measure=BLEU, same_dataset=()):
@@ -75,7 +92,7 @@ def table(rows, **about):
 def sweep_table(grid, **options):
     """The table of a sweep and its trials, and its rows. options: those of `rows_and_about`."""
     grid = Grid(*grid)
-    rows, about = rows_and_about([grid], task_of(grid.sweep.base.data), **options)
+    rows, about = rows_and_about(grid, **options)
     return make_table(rows, about), rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers import GRIDS, ROOT
 
-from transformer_pl.config import COMPONENTS, SLOTS
+from transformer_pl.config import COMPONENTS
 from transformer_pl.config.components import is_core
 from transformer_pl.plan.sweep_file import Sweep, read_sweep
 
@@ -29,7 +29,7 @@ def components(training: bool = False) -> dict[str, dict[str, Any]]:
     training: also losses, optimizers, schedules and batches.
     """
     found: dict[str, dict[str, Any]] = {"base": {}}
-    slots = {f"model.{slot}" for slot in SLOTS} | (OF_TRAINING if training else set())
+    slots = {key for key in COMPONENTS if key.startswith("model.")} | (OF_TRAINING if training else set())
     for path in GRIDS:
         for row in shipped_sweep(path).rows:
             flat = row.configs[0].flat()

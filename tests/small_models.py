@@ -7,7 +7,7 @@ from transformer_pl.config import Sizes, sizes
 from transformer_pl.config.components import build
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.batches import PAD
-from transformer_pl.model import FeedForward, PostNormResidual, Transformer
+from transformer_pl.model import PostNormResidual, Transformer
 from transformer_pl.trials.flops import Cost, forward_costs
 
 SMALL = {"model.N": 2, "model.d_model": 24, "model.d_ff": 40, "model.h": 4, "model.p_drop": 0.0}
@@ -46,13 +46,3 @@ class NormOverTheBatch(PostNormResidual):
 
     def forward(self, x, sublayer):
         return self.norm((x + sublayer(x)).flatten(0, 1)).view_as(x)
-
-
-class Counting(FeedForward):
-    """Computes by a number that it keeps in Python, which the class begins with."""
-
-    calls = 0
-
-    def forward(self, x):
-        self.calls += self.training
-        return super().forward(x) * (1 + self.calls % 2)

@@ -10,8 +10,7 @@ from lightning.pytorch.loggers.logger import Logger
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.runtime.signals import STOPPING
-from transformer_pl.train.compiling import CompiledLayers
-from transformer_pl.train.cuda_graphs import StepGraphs
+from transformer_pl.train.compiling import compile_layers
 from transformer_pl.train.fit import build_trainer
 from transformer_pl.train.module import TransformerModule
 
@@ -40,19 +39,17 @@ class Notes(Logger):
         pass
 
 
-def fit(prepared, config, *callbacks, checkpoint=None, lines=None, compiled=False, replayed=False):
+def fit(prepared, config, *callbacks, checkpoint=None, lines=None, compiled=False):
     """Train, from a checkpoint if there is one. Returns the module, and what was logged: also in `lines`.
 
-    compiled, replayed: whether layers are compiled, and steps are replayed where there is a GPU.
+    compiled: whether layers are compiled.
     """
     torch.set_num_threads(1)
     L.seed_everything(config.seed, verbose=False)
     handlers = [(signum, signal.getsignal(signum)) for signum in STOPPING]
     module, notes = TransformerModule(config, len(prepared.tokenizer)), Notes()
     if compiled:
-        module.compiled = CompiledLayers(module, on_gpu=torch.cuda.is_available())
-    if replayed:
-        module.passes = StepGraphs(module)
+        compile_layers(module.model)
     if lines is not None:
         notes.lines = lines
     trainer = build_trainer(config, [notes], list(callbacks))
@@ -73,3 +70,22 @@ class Signals(L.Callback):
     def on_before_zero_grad(self, trainer, module, optimizer):
         if trainer.global_step == self.step - 1:
             os.kill(os.getpid(), self.signum)
+
+
+class Power(BaseException):
+    """It is cut."""
+
+
+class Cut(L.Callback):
+    """Ends the training before a part of a batch, or as the validation of a step begins."""
+
+    def __init__(self, part=None, validation=None):
+        self.part, self.validation = part, validation
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if batch_idx == self.part:
+            raise Power
+
+    def on_validation_start(self, trainer, module):
+        if trainer.global_step == self.validation:
+            raise Power

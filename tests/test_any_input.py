@@ -46,7 +46,7 @@ SETTINGS = PAIRS.map(lambda pair: f"{pair[0]}={pair[1]}")
 ENTRIES = st.one_of(
     st.builds(lambda value: {"value": value}, VALUES),
     st.builds(lambda values: {"values": values}, LISTS),
-    st.builds(lambda one, two: {"min": one, "max": two, "distribution": "uniform"}, SCALARS, SCALARS),
+    st.builds(lambda low, high: {"min": low, "max": high, "distribution": "uniform"}, SCALARS, SCALARS),
     VALUES,
 )
 CONTENTS = st.fixed_dictionaries(
@@ -104,11 +104,6 @@ def a_sweep_file(content, here):
     told_or_done(here, sweep.main, "any.yaml", "--plan")
 
 
-def a_scale(content, here):
-    (here / "scale.yaml").write_bytes(content)
-    told_or_done(here, sweep.main, "right.yaml", "--plan", "--scale=scale.yaml")
-
-
 def a_command_line(line, here):
     main, words = line
     told_or_done(here, main, *(["right.yaml", "--plan"] if main is sweep.main else []), *words)
@@ -120,7 +115,6 @@ PROPERTIES = {
         st.builds(changed, st.sampled_from(PAPERS), st.lists(SLICES, min_size=1, max_size=4)),
         st.binary(max_size=60),
     ),
-    a_scale: (st.dictionaries(KEY_NAMES, VALUES, max_size=3) | VALUES).map(dumped),
     a_command_line: st.tuples(
         st.sampled_from([sweep.main, report.main, translate.main]), st.lists(ARGUMENTS, max_size=5)
     ),
@@ -134,8 +128,7 @@ def here(tmp_path, monkeypatch):
     little_text(tmp_path / "text")
     keys = {"model.width": "1/32", "model.depth": "1/3", "data.vocab_size": 300, "optim.max_steps": 4}
     write_sweep(tmp_path / "right.yaml", keys | {"data.path": "text", "variant": ["base", "model.h=4"]})
-    for name in ("any.yaml", "scale.yaml"):
-        (tmp_path / name).touch()
+    (tmp_path / "any.yaml").touch()
     return tmp_path
 
 
@@ -143,10 +136,10 @@ def here(tmp_path, monkeypatch):
 def test_input_works_or_is_refused(holds, here):
     @settings(EXAMPLES)
     @given(PROPERTIES[holds])
-    def one(example):
+    def test(example):
         holds(example, here)
 
-    one()
+    test()
 
 
 def test_right_input_works(here):
@@ -166,9 +159,9 @@ NUMBERS = [key for key, value in KEYS.items() if isinstance(value, int | float)]
 def message(run, *arguments) -> str:
     with pytest.raises(InputError) as caught:
         run(*arguments)
-    (one,) = caught.value.messages
-    assert one.isprintable(), "it must not move a terminal's cursor"
-    return one
+    (text,) = caught.value.messages
+    assert text.isprintable(), "it must not move a terminal's cursor"
+    return text
 
 
 def trial(*words):
@@ -186,7 +179,8 @@ def test_numbers_of_many_digits_are_refused():
     for key in NUMBERS:
         for digits in (30, 400):
             if digits > 30 or not isinstance(KEYS[key], float):
-                assert f"{key} = 999" in (said := message(trial, f"--{key}={'9' * digits}")) and len(said) < LONG
+                refusal = message(trial, f"--{key}={'9' * digits}")
+                assert f"{key} = 999" in refusal and len(refusal) < LONG
         for number in ("-1", "nan", "inf", "-inf", "²", "１２", "٣"):
             assert f"{key} = " in message(trial, f"--{key}={number}")
 

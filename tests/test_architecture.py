@@ -5,12 +5,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, check_names
 
 PACKAGE = ROOT / "transformer_pl"
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 DOORS = {
     "wandb": "transformer_pl.train.wandb_run",
+    "lm_eval": "transformer_pl.lm_eval",
     "wandb_workspaces": "transformer_pl.train.wandb_view",
     "datasets": "transformer_pl.data.hub",
     "pynvml": "transformer_pl.runtime.machine",
@@ -18,14 +19,10 @@ DOORS = {
     "sacrebleu": "transformer_pl.tasks.translation",
     "sacremoses": "transformer_pl.tasks.translation",
     "sentencepiece": "transformer_pl.data.tokenizer",
-    "safetensors": "transformer_pl.trials.trial",
-    "transformers": "transformer_pl.model.export",
-    "ctranslate2": "transformer_pl.model.export",
+    "safetensors": "transformer_pl.trials.trial_folder",
     "matplotlib": "transformer_pl.table.figures",
     "optuna": "transformer_pl.search.",
 }
-
-COMMANDS = (".__main__", "train.command", "report.sweeps")
 
 
 def imported(path: Path) -> set[str]:
@@ -55,12 +52,12 @@ def test_modules_import_each_other_one_way():
 
 
 def test_no_import_runs_up():
-    """The map lists the rooms from the top. What a command does lies above all of them, and the API calls it."""
+    """The map lists the rooms from the top. The files of commands lie above all of them, and the API calls them."""
     table = (PACKAGE / "README.md").read_text(encoding="utf-8").split("|---|---|")[1].split("\n\n")[0]
     order = [line.split("`")[1].removesuffix(".py").rstrip("/") for line in table.strip().splitlines()]
     graph = imports()
-    rooms = {module: module.split(".")[1] for module in graph if "." in module and not module.endswith(COMMANDS)}
-    assert set(order) == {*rooms.values()}
+    rooms = {module: module.split(".")[1] for module in graph if "." in module and not module.endswith(".__main__")}
+    check_names(order, rooms.values(), "list each room once in the first table of transformer_pl/README.md")
     for module, room in rooms.items():
         others = {name for name in graph[module] if name in rooms and rooms[name] != room}
         up = [name for name in others if order.index(rooms[name]) < order.index(room)]
@@ -77,9 +74,11 @@ def test_a_library_is_imported_in_one_place(library):
 
 def test_every_package_is_installed():
     """tests/test_wheel.py installs them."""
-    packages = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    outside = {"ablations", "transformer_pl.sweeps", "transformer_pl.sweeps.published", "transformer_pl.sweeps.results"}
     folders = {path.parent for path in PACKAGE.rglob("*") if path.suffix in (".py", ".yaml", ".html")}
-    assert packages == {"ablations", "transformer_pl.sweeps", *(".".join(f.relative_to(ROOT).parts) for f in folders)}
+    expected = {*outside, *(".".join(folder.relative_to(ROOT).parts) for folder in folders)}
+    check_names(packages, expected, "name each folder in `packages` of pyproject.toml")
 
 
 def test_tables_are_made_of_arrays_and_names():

@@ -66,6 +66,7 @@ SWEEPS = {  # the parameters of a sweep
         ],
     ),
 }
+MIXED = "h=4 model.h=3 model.d_ff=1.5"
 CASES = {
     "file-missing": Case("sweep", ["HERE/nosuch.yaml"], ["HERE/nosuch.yaml"]),
     **{f"file-{name}": Case("sweep", [f"HERE/{name}.yaml"], words) for name, (_, words) in FILES.items()},
@@ -76,32 +77,31 @@ CASES = {
     "seeds": Case("sweep", [TABLE3, "--seeds", "a"], ["--seeds: 'a'"]),
     "set-word": Case("sweep", [TABLE3, "--set", "model.h"], ["--set: 'model.h'"]),
     "parallel": Case("sweep", [TABLE3, "--parallel", "0"], ["--parallel: '0'"]),
+    **{
+        f"sweep {words}": Case("sweep", words.split(), [named])
+        for words, named in (
+            ("table3_A table3_B", "table3_B"),
+            ("table3_A --seeds 1,1", "--seeds"),
+            ("table3_A --set model.h=4 --set model.h=1", "model.h"),
+            ("table3_A --budget 4", "--budget"),
+            ("table3_A --retune a,a", "--retune"),
+            ("table3_A --list", "one of FILE and --list"),
+            ("smoke --sampler tpe", "--sampler"),
+            ("search_size --rerun", "--rerun"),
+            ("search_size --retune optim.warmup", "--retune"),
+        )
+    },
     # the report's
     "report-files": Case(
-        "report",
-        [TABLE3, "HERE/nosuch.yaml", "HERE/empty.yaml"],
-        ["HERE/nosuch.yaml", *FILES["empty"][1]],
+        "report", [TABLE3, "HERE/nosuch.yaml", "HERE/empty.yaml"], ["HERE/nosuch.yaml", *FILES["empty"][1]]
     ),
     # the trial's
     "train-keys": Case(
         "train",
+        ["--model.hh=4", "--model.N", "many", "--optim.warmup=", "--seeds=1", f"--variant={MIXED}"],
         [
-            "--model.hh=4",
-            "--model.N",
-            "many",
-            "--optim.warmup=",
-            "--seeds=1",
-            "--variant",
-            "h=4 model.h=3 model.d_ff=1.5",
-        ],
-        [
-            "command line: model.hh = 4",
-            "command line: model.N = many",
-            "command line: optim.warmup = ",
-            "command line: seeds = 1",
-            "command line variant 'h=4 model.h=3 model.d_ff=1.5': h = 4",
-            "model.d_ff = 1.5",
-            "h must divide d_model",
+            *(f"command line: {key}" for key in ("model.hh = 4", "model.N = many", "optim.warmup = ", "seeds = 1")),
+            *(f"command line variant '{MIXED}': h = 4", "model.d_ff = 1.5", "h must divide d_model"),
         ],
     ),
     # what this machine cannot do

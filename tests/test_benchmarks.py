@@ -11,12 +11,14 @@ import pytest
 import rounds
 import torch
 import word_order
-from helpers import ROOT, little_text
+from export import marian
+from helpers import ROOT, check_names, little_text
 from small_models import batch, built, small
 from tiny_trials import TINY, train
 
-from transformer_pl.model.export import marian
 from transformer_pl.runtime.errors import InputError
+
+MADE_BY = "run python tests/benchmarks/catalogue.py, which writes this page"
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_the_rate_of_the_train_command_is_read(tmp_path: Path):
 def test_without_positions_the_order_of_the_source_does_not_matter(tmp_path, monkeypatch, capsys):
     _, trial = train(tmp_path / "runs", {"model.position": "ablations.no_position.NoPosition"})
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["word_order.py", str(trial.folder)])
+    monkeypatch.setattr(sys, "argv", ["word_order.py", str(trial.path)])
     word_order.main()
     as_it_is, in_random_order, of_the_next = (line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines())
     assert as_it_is == in_random_order == f"{trial.result().metrics['val/loss']:.2f}"
@@ -102,31 +104,30 @@ def report_of_gpu(monkeypatch, folder, *words):
 def test_the_benchmark_of_a_gpu_runs_without_one_as_far_as_it_can(monkeypatch, tmp_path, capsys):
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo,multi30k")
     assert not any("error" in row for row in rows.values()), rows
-    assert {how for _, how in rows} == {"eager", "graphs", "2 at once", "counted"}
-    assert all(row["tokens_per_s"] > 0 for (_, how), row in rows.items() if how != "counted")
-    demo, multi30k = (rows[name, "counted"] for name in ("demo", "multi30k"))
-    assert all(0 < demo[count] < multi30k[count] for count in ("counted_operations", "counted_GB"))
+    assert {how for _, how in rows} == {"eager", "2 at once"} and all(row["tokens_per_s"] > 0 for row in rows.values())
 
 
 @pytest.mark.slow
 def test_a_row_of_the_benchmark_that_fails_names_its_error_and_the_others_come(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gpu, "shared", None)
     rows = report_of_gpu(monkeypatch, tmp_path, "--models=demo")
-    assert [how for _, how in rows] == ["eager", "graphs", "2 at once", "counted"]
+    assert [how for _, how in rows] == ["eager", "2 at once"]
     assert "TypeError" in rows["demo", "2 at once"]["error"] and "error" not in rows["demo", "eager"]
 
 
 def test_the_slots_and_laws_of_slots_md_are_the_types_and_the_functions_that_test_them():
-    """If not: python tests/benchmarks/catalogue.py"""
-    assert catalogue.written(catalogue.SLOTS, catalogue.slots(), catalogue.laws()) == catalogue.SLOTS.read_text(
-        encoding="utf-8"
-    )
+    page = catalogue.SLOTS.read_text(encoding="utf-8")
+    written = catalogue.written(catalogue.SLOTS, catalogue.slots(), catalogue.laws())
+    check_names(page.splitlines(), written.splitlines(), MADE_BY)
+    assert page == written, MADE_BY
 
 
 @pytest.mark.slow  # it reads every shipped table
 def test_the_catalogue_is_that_of_the_files_and_of_the_tables():
-    """If not: python tests/benchmarks/catalogue.py"""
-    table = catalogue.catalogue()
-    assert table in (ROOT / "ablations/README.md").read_text()
-    for path in (ROOT / "ablations").glob("[!_]*.py"):
-        assert f"({path.name})" in table
+    page = catalogue.README.read_text(encoding="utf-8")
+    written = catalogue.written(catalogue.README, catalogue.catalogue())
+    check_names(page.splitlines(), written.splitlines(), MADE_BY)
+    assert page == written, MADE_BY
+    files = [path.name for path in (ROOT / "ablations").glob("[!_]*.py")]
+    listed = [file for file in files if f"({file})" in page]
+    check_names(listed, files, "derive a class of the file from what a slot takes, or give its constructor `site`")

@@ -17,6 +17,7 @@ from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import __main__ as train
 from transformer_pl.trials import records
 from transformer_pl.trials.result import Result
+from transformer_pl.trials.runs_folder import RunsFolder
 
 FORMS = {
     "result.json": Result,
@@ -92,11 +93,11 @@ def whole(tmp_path_factory):
         patch.chdir(folder)
         for row in ("base", OTHER):
             assert ended(train.main, *words(row, 1), "--runs=whole")[0] == 0
-        planned = plan_trials(read_sweep(Path("grid.yaml")), Path("whole"))
+        planned = plan_trials(read_sweep(Path("grid.yaml")), RunsFolder(Path("whole")))
         for one in planned:
-            if not one.folder.exists():
+            if not one.folder.path.exists():
                 first = next(trained for trained in planned if trained.place == one.place)
-                shutil.copytree(first.folder, one.folder)
+                shutil.copytree(first.folder.path, one.folder.path)
         assert ended(sweep.main, "grid.yaml", "--runs=whole")[0] == 0
     return folder
 
@@ -115,8 +116,13 @@ COMMANDS = {  # what they are, their words, and the exit codes that they may hav
 FOR_PROGRAMS = ("json", "trials", "page")  # whose output is no text for a terminal
 
 
-def holds(seed):
+SOME, MORE = (pytest.mark.slow, range(1, 6)), (pytest.mark.exhaustive, range(6, 100))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=mark) for mark, of in (SOME, MORE) for seed in of)])
+def test_a_damaged_file_costs_a_line_and_nothing_else(whole, monkeypatch, seed):
     """A file of each trial but one is damaged, and those of several sweeps. Every command still works."""
+    monkeypatch.chdir(whole)
     chance = random.Random(seed)
     shutil.rmtree("runs", ignore_errors=True)
     shutil.copytree("whole", "runs")
@@ -133,23 +139,10 @@ def holds(seed):
         code, printed, errors = ended(main, *argv, "--runs=runs")
         lines = errors.splitlines()
         assert code in codes, (name, errors)
-        assert all(line.startswith(("warning: ", "error: ", "position=")) for line in lines), (name, errors)
+        assert all(line.startswith(("warning: ", "error: ", "position=", "next, ")) for line in lines), (name, errors)
         assert all(sum(str(path) in line for line in lines) <= 1 for path in paths), (name, errors)
         assert not set("\x1b\x9b\r") & set(errors + printed * (name not in FOR_PROGRAMS)), name
         if name == "json":
             assert json.loads(printed)["rows"][0]["done"] >= 1, intact
         if name == "train":
             assert "val/bleu" in printed
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_a_damaged_file_costs_a_line_and_nothing_else(whole, monkeypatch, seed):
-    monkeypatch.chdir(whole)
-    holds(seed)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(6, 100))
-def test_damaged_files_cost_a_line_and_nothing_else(whole, monkeypatch, seed):
-    monkeypatch.chdir(whole)
-    holds(seed)

@@ -1,11 +1,9 @@
 """Every key of the configuration is bound: to change it changes what it is there for.
 
 Each is tried through the command that reads it, and its test fails where it is read no more. A key without such a test
-fails the last test here. Trials are tiny, and trained in this process where they can be. Options that choose trials
-follow.
+fails the last test here. Trials are tiny, and trained in this process where they can be.
 """
 
-import json
 import os
 import socket
 import subprocess
@@ -21,18 +19,14 @@ import tiny_trials
 import torch
 import watching_component
 from forked import running
-from helpers import ROOT, little_text, wait_for, write_sweep
+from helpers import ROOT, check_names, little_text, wait_for
 
 from transformer_pl.config import KEYS
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.prepared import Prepared
-from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.train import __main__ as train
 from transformer_pl.train.evaluate import trained_model
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 TESTS = {}  # by key: the test that fails where it is disconnected
 
@@ -62,6 +56,11 @@ class Change:
         return self.under | {self.key: self.value}
 
 
+def changes(words: str, under: dict[str, Any] | None = None) -> list[Change]:
+    """As a variant is written: keys and values."""
+    return [Change(*word.split("=", 1), under or {}) for word in words.split()]
+
+
 def each(changes: list[Change]) -> Callable[[Callable], Callable]:
     """A test of several changes, which binds their keys."""
 
@@ -75,7 +74,7 @@ def each(changes: list[Change]) -> Callable[[Callable], Callable]:
 class Made(NamedTuple):
     """A finished trial."""
 
-    trial: Trial
+    trial: TrialFolder
     notes: list[dict[str, Any]]  # of `watch`, where its component looked on
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -152,61 +151,30 @@ def make(folder):
 # ---------------------------------------------------------------------------------------------------------------------
 # Keys: another model, or another training of it
 
-HUB = {"data.path": None, "data.hub": "some/one"}
-
 
 @each(
-    [
-        Change("model.N", 3),
-        Change("model.N_encoder", 3),
-        Change("model.N_decoder", 3),
-        Change("model.d_model", 1024),
-        Change("model.d_ff", 1024),
-        Change("model.h", 4),
-        Change("model.d_k", 96),
-        Change("model.d_v", 96),
-        Change("model.p_drop", 0.3),
-        Change("model.width", "1/16"),
-        Change("model.depth", "1/6"),
-        Change("model.attention", "ablations.unscaled_attention.UnscaledAttention"),
-        Change("model.ffn", "ablations.gated_ffn.GatedFeedForward"),
-        Change("model.position", "ablations.learned_position.LearnedPosition"),
-        Change("model.residual", "ablations.pre_norm.PreNormResidual"),
-        Change("model.self_attention", "ablations.convolutional_layer.ConvolutionalLayer"),
-        Change("model.cross_attention", "ablations.grouped_query_attention.GroupedQueryCrossAttention"),
-        Change("model.embedding", "ablations.untied_embedding.UntiedEmbedding"),
-        Change("model.architecture", "ablations.shared_layers.SharedLayers"),
-        Change("optim.max_steps", 5),
-        Change("optim.duration", 2),
-        Change("optim.match", "flops", {"model.d_ff": 8192}),
-        Change("optim.warmup", 8),
-        Change("optim.lr_scale", 0.5),
-        Change("optim.eps_ls", 0.3),
-        Change("optim.optimizer", "torch.optim.SGD"),
-        Change("optim.schedule", "ablations.schedules.InverseSquareRootWithoutWarmup"),
-        Change("optim.loss", "ablations.focal_loss.FocalLoss"),
-        Change("optim.clip", 1e-3, {"optim.eps": 1e-3}),
-        Change("optim.beta1", 0.5),
-        Change("optim.beta2", 0.5),
-        Change("optim.eps", 1e-3),
-        Change("data.path", "FOLDER/text2"),
-        Change("data.hub", "some/two", HUB),
-        Change("data.subset", "part", HUB),
-        Change("data.source", "fr"),
-        Change("data.target", "fr"),
-        Change("data.train", "other"),
-        Change("data.train_pairs", 30),
-        Change("data.max_words", 7),
-        Change("data.vocab_size", 310),
-        Change("data.vocabulary_from", "FOLDER/text2"),
-        Change("data.batches", "ablations.word_dropout.TargetWordDropout"),
-        Change("data.batch_tokens", 96),
-        Change("data.max_length", 9),
-        Change("decode.average", 2),
-        Change("decode.select", "best", {"optim.lr_scale": 30, "trainer.val_every": 1}),
-        Change("trainer.precision", "bf16-mixed"),
-        Change("seed", 2),
-    ]
+    changes("model.N=3 model.N_encoder=3 model.N_decoder=3 model.d_model=1024 model.d_ff=1024 model.h=4 model.d_k=96")
+    + changes("model.d_v=96 model.p_drop=0.3 model.width=1/16 model.depth=1/6")
+    + changes("model.attention=ablations.unscaled_attention.UnscaledAttention")
+    + changes("model.ffn=ablations.gated_ffn.GatedFeedForward")
+    + changes("model.position=ablations.learned_position.LearnedPosition")
+    + changes("model.residual=ablations.pre_norm.PreNormResidual")
+    + changes("model.self_attention=ablations.convolutional_layer.ConvolutionalLayer")
+    + changes("model.cross_attention=ablations.grouped_query_attention.GroupedQueryCrossAttention")
+    + changes("model.embedding=ablations.untied_embedding.UntiedEmbedding")
+    + changes("model.architecture=ablations.shared_layers.SharedLayers")
+    + changes("optim.max_steps=5 optim.duration=2 optim.freeze=encoder.* optim.warmup=8 optim.lr_scale=0.5")
+    + changes("optim.eps_ls=0.3 optim.beta1=0.5 optim.beta2=0.5 optim.eps=1e-3 optim.optimizer=torch.optim.SGD")
+    + changes("optim.schedule=ablations.schedules.InverseSquareRootWithoutWarmup")
+    + changes("optim.loss=ablations.focal_loss.FocalLoss")
+    + changes("optim.match=flops", {"model.d_ff": 8192})
+    + changes("optim.clip=1e-3", {"optim.eps": 1e-3})
+    + changes("data.path=FOLDER/text2 data.source=fr data.target=fr data.train=other data.train_pairs=30")
+    + changes("data.hub=some/two data.subset=part", {"data.path": None, "data.hub": "some/one"})
+    + changes("data.max_words=7 data.vocab_size=310 data.vocabulary_from=FOLDER/text2 data.batch_tokens=96")
+    + changes("data.batches=ablations.word_dropout.TargetWordDropout data.max_length=9")
+    + changes("decode.select=best", {"optim.lr_scale": 30, "trainer.val_every": 1})
+    + changes("decode.average=2 trainer.precision=bf16-mixed seed=2")
 )
 def test_a_key_of_the_training_changes_the_weights(make, change):
     quick = {"decode.beam": 1, "decode.extra": 0}
@@ -226,14 +194,8 @@ UNTRAINED = {"optim.lr_scale": 1e-3}  # it ends no sentence by itself, and is su
 
 
 @each(
-    [
-        Change("decode.beam", 1, UNTRAINED),
-        Change("decode.alpha", 3),
-        Change("decode.extra", 0, UNTRAINED),
-        Change("decode.intervention", "negating_intervention.Negated", UNTRAINED),
-        Change("data.val", "other"),
-        Change("data.test", "other"),
-    ]
+    changes("decode.beam=1 decode.extra=0 decode.intervention=negating_intervention.Negated", UNTRAINED)
+    + changes("decode.alpha=3 data.val=other data.test=other")
 )
 def test_a_key_of_the_evaluation_changes_the_outputs_alone(make, change):
     changed, base = make(change.keys), make(change.under)
@@ -241,6 +203,18 @@ def test_a_key_of_the_evaluation_changes_the_outputs_alone(make, change):
     for split in ("val", "test"):
         bound = change.key.startswith("decode.") or change.key == f"data.{split}"
         assert (changed.trial.hypotheses(split) != base.trial.hypotheses(split)) == bound
+
+
+@binds("data.bleu")
+def test_the_tokeniser_of_bleu_changes_the_score_alone(make):
+    """It shares the weights. What the language has by itself makes no other trial."""
+    changed, base, same = (make(keys).trial for keys in ({"data.bleu": "char"}, {}, {"data.bleu": "13a"}))
+    assert changed.result().weights_id == base.result().weights_id and changed.id != base.id == same.id
+    for split in ("val", "test"):
+        assert changed.hypotheses(split) == base.hypotheses(split)
+        counts = [(trial.path / f"scores.{split}.jsonl").read_text() for trial in (changed, base)]
+        assert counts[0] != counts[1]
+    assert "tok:char" in changed.result().signature and "tok:13a" in base.result().signature
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -291,7 +265,7 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
     monkeypatch.setenv(watching_component.FOLDER, str(folder))
     with nullcontext() if gpu else pytest.raises(InputError, match=r"trainer\.accelerator = gpu"):
         assert tiny_trials.train(folder / "gpu" / "runs", keys)[0] == 0
-    prepared = Prepared(made.trial.folder.parents[1] / "data" / made.trial.data())
+    prepared = Prepared(made.trial.path.parents[1] / "data" / made.trial.data())
     config = resolve(
         [Level("result", {key: value for key, value in made.trial.result().config.items() if key in KEYS})]
     )
@@ -304,25 +278,12 @@ def test_the_accelerator_is_where_a_trial_is_trained_and_evaluated(make, folder,
         assert next(trained_model(on_gpu, prepared, made.trial).parameters()).device.type == "cuda"
 
 
-@binds("data.task")
-def test_a_task_says_what_is_read_and_what_is_scored(make):
-    trial = make({"data.task": "copying_task.Copying", "data.path": None, "data.vocab_size": 275}).trial
-    assert "val/right" in trial.result().metrics and "val/bleu" not in trial.result().metrics
-    assert len(trial.hypotheses("val")) == 60 and " task=Copying " in trial.result().name
-
-
-@binds("data.tokenizer")
-def test_a_tokenizer_says_what_a_token_is(make):
-    trial = make({"data.tokenizer": "ablations.byte_tokenizer.Bytes", "data.vocab_size": 260}).trial
-    assert len(trial.weights()["embedding.weight"]) == 260
-
-
 @binds("data.name")
 def test_the_name_of_a_text_stands_in_the_names_of_its_trials(make):
     """It is no part of the identity; without it the last part of the path stands there."""
     named, unnamed = (make(keys).trial for keys in ({"data.name": "news"}, {}))
     assert " data=news " in named.result().name and " data=text " in unnamed.result().name
-    assert named.folder.name[-12:] == unnamed.folder.name[-12:]
+    assert named.path.name[-12:] == unnamed.path.name[-12:]
 
 
 @pytest.mark.slow  # half a minute
@@ -365,65 +326,17 @@ OTHER_TESTS = {  # keys that other files test
     "trainer.callbacks": "train/test_extensions.py",
     "trainer.devices": "train/test_distributed.py",
     "trainer.loggers": "train/test_extensions.py",
+    "data.pieces": "tasks/test_language_model.py",
     "data.revision": "data/test_hub.py",
+    "data.sets": "trials/test_trial.py",
+    "data.task": "tasks/test_task.py",
+    "data.tokenizer": "data/test_other_tokenizers.py",
+    "decode.memory": "train/test_carrying.py",
+    "decode.stride": "tasks/test_language_model.py",
+    "model.start": "train/test_start.py",
+    "model.start_with": "train/test_start.py",
+    "trainer.keep_state": "train/test_start.py",
 }
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Options: of `sweep` and `report`, on two rows with two seeds, and on a search, all of whose trials are finished
-
-
-@pytest.fixture(scope="module")
-def rows(folder):
-    """A sweep file, and the runs folder in which all of its trials are finished."""
-    keys = tiny_trials.TINY | {"data.path": folder / "text", "decode.alpha": 3.0}
-    path = write_sweep(folder / "rows.yaml", keys | {"variant": ["base", "model.h=4"], "seed": [1, 2]})
-    runs = folder / "rows"
-    found = read_sweep(path)
-    with tiny_trials.in_a_command():
-        for row in found.rows:
-            keys = [f"--{key}={value}" for key, value in row.keys.items()]
-            for config in row.configs:
-                assert train.main([f"--scale={found.scale}", *keys, f"--seed={config.seed}", f"--runs={runs}"]) == 0
-    return path, runs
-
-
-@pytest.fixture
-def tell(monkeypatch, capsys):
-    """Run a command in this process: its exit code, and what it says."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def tell(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str]:
-        capsys.readouterr()
-        with tiny_trials.in_a_command():
-            code = main([str(word) for word in words])
-        return code, capsys.readouterr().out
-
-    return tell
-
-
-ELSEWHERE = {  # options that say which trials are meant: here all are finished, there none is
-    "--scale": lambda folder: ["--scale", folder / "other.yaml"],
-    "--seeds": lambda folder: ["--seeds", "3,4"],
-    "--set": lambda folder: ["--set", "optim.max_steps=3"],
-    "--runs": lambda folder: ["--runs", folder / "empty"],
-}
-
-
-@pytest.mark.parametrize("option", ELSEWHERE)
-def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
-    path, runs = rows
-    (folder / "other.yaml").write_text("decode.average: 2\n")  # which the file leaves to its scale
-    (folder / "empty").mkdir(exist_ok=True)
-    there, elsewhere = [path, "--runs", runs], [path, "--runs", runs, *ELSEWHERE[option](folder)]
-    if option == "--runs":
-        elsewhere = [path, *ELSEWHERE[option](folder)]
-    assert "4 trials, 0 to train" in tell(sweep.main, *there, "--plan")[1]
-    assert "4 trials, 4 to train" in tell(sweep.main, *elsewhere, "--plan")[1]
-    shown = json.loads(tell(report.main, *there, "--format", "json")[1])["rows"]
-    assert [row["done"] for row in shown] == [2, 2]
-    with pytest.raises(InputError, match="has none yet"):
-        tell(report.main, *elsewhere)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -432,6 +345,7 @@ def test_options_that_say_which_trials_are_meant(rows, folder, tell, option):
 
 def test_every_key_is_bound():
     """And no test is of a key that is gone."""
-    assert KEYS.keys() == TESTS.keys() | OTHER_TESTS.keys()
+    remedy = "write a test in this file with @binds(KEY) that fails without its effect, or name its file in OTHER_TESTS"
+    check_names([*TESTS, *OTHER_TESTS], KEYS, remedy)
     for key, file in OTHER_TESTS.items():
         assert key.partition(".")[2] in (ROOT / "tests" / file).read_text()

@@ -16,7 +16,6 @@ from helpers import ROOT, little_text, wait_for
 from shipped_components import components, each
 from small_models import batch, built, small
 from small_trainings import config, fit
-from torch._inductor import list_options
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_pl.config import BOS, EOS, PAD, Optim, custom_components
@@ -31,7 +30,7 @@ from transformer_pl.model.beam_search import CachedSteps, beam_search
 from transformer_pl.model.dry_run import small_model
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import SmoothedCrossEntropy
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 LAWS = laws_of(of_components)
 pytestmark = [
@@ -49,15 +48,11 @@ LOW = torch.bfloat16 if HAS_BFLOAT16 else torch.float16
 MIXED = "bf16-mixed" if HAS_BFLOAT16 else "16-mixed"
 on_a_gpu = pytest.mark.skipif(not GPU, reason="no GPU, or not with -m gpu")
 COMPONENTS = components() if GPU else {"base": {}}  # other tests try all of them on a CPU
-HOW = {"kernel by kernel": {}, "replayed": {"replayed": True}}
 WAITING = pytest.mark.xfail(GPU, reason="R-Drop indexes by booleans, for which the host waits", strict=True)
 TRAININGS = [
-    pytest.param(keys, how, id=f"{name}, {way}", marks=[WAITING] if "RDrop" in name else [])
+    pytest.param(keys, False, id=name, marks=[WAITING] if "RDrop" in name else [])
     for name, keys in (components(training=True) if GPU else {"base": {}}).items()
-    for way, how in HOW.items()
 ]
-IS_ALIGNED = "align_random_eager" in list_options()
-COMPILED = [False, pytest.param(True, marks=on_a_gpu)]
 
 
 @pytest.fixture(autouse=True)
@@ -137,22 +132,12 @@ def test_a_query_that_sees_nothing_yields_zeros_and_finite_gradients(dtype, caus
         assert gradient.isfinite().all() and not gradient[1].any()
 
 
-OF_DROPOUT = pytest.mark.skipif(not (GPU and IS_ALIGNED), reason="no GPU, or a torch without align_random_eager")
-
-
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=OF_DROPOUT)])
 @pytest.mark.parametrize("p", [0.1, 0.3])
-def test_dropout_drops_its_share_and_each_number_for_itself(p, compiled):
-    """Also of a tensor that lies in memory as heads do, of which a compiler has once drawn equal parts (torch 2.13)."""
+def test_dropout_drops_its_share_and_each_number_for_itself(p):
     dropout = Dropout(p).train()
-
-    def dropped(x):
-        return dropout(x.transpose(1, 2).contiguous())
-
-    function = torch.compile(dropped, dynamic=True, options={"align_random_eager": True}) if compiled else dropped
     ones = torch.ones(8, 64, 4096, device=DEVICE)
-    kept, others = (function(ones) != 0 for _ in range(2))
-    torch.testing.assert_close(function(ones).max().item(), 1 / (1 - p), atol=1e-4, rtol=1e-4)
+    kept, others = (dropout(ones) != 0 for _ in range(2))
+    torch.testing.assert_close(dropout(ones).max().item(), 1 / (1 - p), atol=1e-4, rtol=1e-4)
     n, alike = kept.numel(), p * p + (1 - p) ** 2
     pairs = {"rate": (kept, 1 - p), "another draw": (kept == others, alike)}
     for shift in (1, 2, 3):
@@ -162,13 +147,10 @@ def test_dropout_drops_its_share_and_each_number_for_itself(p, compiled):
         assert share.float().mean().item() == pytest.approx(expected, abs=spread), name
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("dtype", [torch.float32, LOW], ids=str)
-def test_the_loss_is_that_of_float64(dtype, compiled):
+def test_the_loss_is_that_of_float64(dtype):
     V, eps_ls = 37_000, 0.1
     loss, embedding = SmoothedCrossEntropy(small(), Optim(eps_ls=eps_ls)), SharedEmbedding(small(vocab_size=V), None)
-    if compiled:
-        loss.compile()
     x, target = torch.randn(5, 11, 24), torch.randint(4, V, (5, 11))
     target[2, 6:] = PAD
     inputs = [one.to(DEVICE).detach().requires_grad_() for one in (x, embedding.weight)]
@@ -224,65 +206,31 @@ class NoWaiting(L.Callback):
             torch.cuda.set_sync_debug_mode(mode)
 
 
-@pytest.mark.parametrize(
-    ("keys", "how"),
-    [
-        *TRAININGS,
-        pytest.param({}, {"compiled": True}, id="compiled", marks=on_a_gpu),
-        pytest.param({}, {"compiled": True, "replayed": True}, id="compiled, replayed", marks=on_a_gpu),
-    ],
-)
-def test_twenty_steps_wait_for_nothing(tmp_path, keys, how):
-    # four epochs: a capture, which a GPU alone makes, waits, and a shape has one when it occurs for the third time
-    first = 130 if how and GPU else 2
+@pytest.mark.parametrize(("keys", "compiled"), [*TRAININGS, pytest.param({}, True, id="compiled", marks=on_a_gpu)])
+def test_twenty_steps_wait_for_nothing(tmp_path, keys, compiled):
+    first = 40 if compiled else 2  # which compile
     chosen = {"trainer.accelerator": "auto", "trainer.precision": MIXED, "optim.max_steps": first + 21} | keys
     chosen |= {"trainer.log_every": 100, "trainer.val_every": 100}
     chosen |= {"data.path": str(little_text(tmp_path, 400, 30, 20))}
     one, watch = config(**{key.replace(".", "__"): value for key, value in chosen.items()}), NoWaiting(first)
-    fit(prepare(one.data, tmp_path / "runs"), one, watch, **how)
+    fit(prepare(one.data, tmp_path / "runs"), one, watch, compiled=compiled)
     assert watch.steps == 20
 
 
-def losses(tmp_path, how, **keys):
-    """The module, and the training loss of every step."""
+def losses(tmp_path, compiled, **keys):
+    """The training loss of every step."""
     keys = {"trainer__accelerator": "auto", "trainer__log_every": 1, "trainer__val_every": 100} | keys
     one = config(**keys, data__path=str(little_text(tmp_path, 400, 30, 20)))
-    module, lines = fit(prepare(one.data, tmp_path / "runs"), one, **how)
-    return module, [line["train/loss"] for _, line in lines if "train/loss" in line]
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("how", [{}, pytest.param({"compiled": True}, marks=on_a_gpu)], ids=["", "compiled"])
-def test_a_replayed_training_is_the_training(tmp_path, how, accumulate):
-    keys = {"model__p_drop": 0.0, "optim__max_steps": 25, "trainer__accumulate": accumulate, "optim__clip": 0.5}
-    _, expected = losses(tmp_path, {}, **keys)
-    module, found = losses(tmp_path, {"replayed": True, **how}, **keys)
-    assert module.replays and found == pytest.approx(expected, rel=1e-3)
-
-
-def test_each_replay_draws_other_masks(tmp_path):
-    """Of dropout, for one batch with weights that all but stay."""
-    keys = {
-        "model__p_drop": 0.5,
-        "data__train_pairs": 40,
-        "data__batch_tokens": 2000,
-        "optim__lr_scale": 1e-9,
-        "optim__max_steps": 30,
-    }
-    module, found = losses(tmp_path, {"replayed": True}, **keys)
-    assert module.replays and len({round(loss, 4) for loss in found}) > 20
-
-
-KEEPING = ("small_models.Counting", "strangers.Waiting", "strangers.ADictionary", "strangers.ATensor")
+    _, lines = fit(prepare(one.data, tmp_path / "runs"), one, compiled=compiled)
+    return [line["train/loss"] for _, line in lines if "train/loss" in line]
 
 
 @on_a_gpu
-@pytest.mark.parametrize("ffn", KEEPING)
-def test_what_a_graph_would_not_repeat_is_trained_without(tmp_path, capsys, ffn):
-    keys = {"model__ffn": ffn, "model__p_drop": 0.0, "optim__max_steps": 30}
-    _, expected = losses(tmp_path, {}, **keys)
-    module, found = losses(tmp_path, {"replayed": True}, **keys)
-    assert not module.replays and "no CUDA graphs" in capsys.readouterr().out
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_compiled_training_is_the_training(tmp_path, accumulate):
+    """With its masks of dropout."""
+    keys = {"model__p_drop": 0.1, "optim__max_steps": 25, "trainer__accumulate": accumulate, "optim__clip": 0.5}
+    expected, found = (losses(tmp_path, compiled, **keys) for compiled in (False, True))
     assert found == pytest.approx(expected, rel=1e-3)
 
 
@@ -298,7 +246,7 @@ def trained(runs, *argv, **keys):
     (folder,) = (runs / "trials").iterdir()
     gpus = json.loads((folder / "env.json").read_text())["gpus"]
     assert len(gpus) == min(CARDS, int(keys.get("trainer.devices", 1)))
-    return Trial(folder)
+    return TrialFolder(folder)
 
 
 def apart(one, other):
@@ -337,7 +285,7 @@ def test_a_trial_of_scale_demo_is_translated_as_it_was_evaluated(tmp_path):
     completed = command("train", "--scale=demo", f"--runs={tmp_path / 'runs'}", *words, WANDB_MODE="disabled")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     (folder,) = (tmp_path / "runs/trials").iterdir()
-    trial = Trial(folder)
+    trial = TrialFolder(folder)
     assert not GPU or trial.result().metrics["test/bleu"] > 80
     source, _ = Prepared(tmp_path / "runs/data" / trial.data()).text("val")
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in source[:100]))

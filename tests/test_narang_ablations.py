@@ -11,22 +11,21 @@ from torch import nn
 
 from ablations.adaptive_input import AdaptiveInput
 from ablations.adaptive_softmax import AdaptiveSoftmax
-from ablations.bilinear_ffn import BilinearFeedForward
 from ablations.dense_synthesizer import DenseSynthesizer
 from ablations.dynamic_convolution import DynamicConvolution, LightweightConvolution
 from ablations.dynamic_tanh import DynamicTanhResidual
 from ablations.factorised_embedding import FactorisedEmbedding
 from ablations.factorised_random_synthesizer import FactorisedRandomSynthesizer
 from ablations.mixture_of_softmaxes import MixtureOfSoftmaxes
-from ablations.pre_rms_norm import PreRMSNormResidual
 from ablations.product_key_memory import ProductKeyMemory
 from ablations.random_synthesizer import RandomSynthesizer
-from ablations.rms_rezero import RMSReZero
 from ablations.top_two_experts import TopTwoExperts
+from ablations.untied_embedding import UntiedEmbedding
+from ablations.untied_output import UntiedOutput
 from ablations.untied_source import UntiedSource
 from transformer_pl.config import sizes
 from transformer_pl.config.components import build
-from transformer_pl.model import FeedForward, Mask, SharedEmbedding, Transformer
+from transformer_pl.model import FeedForward, Mask, Transformer
 from transformer_pl.plan.sweep_file import read_sweep
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 7, "model.d_v": 5})
@@ -53,20 +52,6 @@ def model_of(name, **keys):
 
 def parameters(model):
     return sum(weight.numel() for weight in model.parameters())
-
-
-def test_the_bilinear_network_is_its_equation():
-    part, x = moved(BilinearFeedForward(CONFIG, "encoder")), torch.randn(2, 3, D)
-    inner = (x @ part.W_1.weight.T + part.W_1.bias) * (x @ part.W_3.weight.T + part.W_3.bias)
-    torch.testing.assert_close(part(x), inner @ part.W_2.weight.T + part.W_2.bias)
-
-
-@pytest.mark.parametrize("residual", [PreRMSNormResidual, RMSReZero])
-def test_rms_norm_comes_before_the_sublayer(residual):
-    part, x = moved(residual(CONFIG, "encoder")).eval(), torch.randn(2, 3, D)
-    normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * part.norm.weight
-    torch.testing.assert_close(part(x, lambda y: y + 1), x + getattr(part, "alpha", 1.0) * (normed + 1))
-    assert isinstance(part.final_norm(), nn.RMSNorm)
 
 
 def test_dynamic_tanh_is_its_equation():
@@ -103,25 +88,32 @@ def test_one_stack_is_one_layer(name, encoders, decoders):
     assert parameters(model) == parameters(Transformer(small_models.small(different)))
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_factorised_embedding_is_a_product_of_two_matrices(shared):
-    part = FactorisedEmbedding(CONFIG, None, divisor=4, shared=shared)
-    matrix, x, ids = part.A @ part.B, torch.randn(2, 3, D), torch.tensor([[4, 7], [30, 5]])
-    assert part.A.shape == (CONFIG.vocab_size, D // 4)
-    torch.testing.assert_close(part.embed(ids, "encoder"), matrix[ids] * math.sqrt(D))
-    torch.testing.assert_close(part.logits(x), x @ (matrix if shared else part.output).T)
+def test_a_factorised_embedding_begins_as_one_matrix_would():
+    assert FactorisedEmbedding(CONFIG, None, divisor=4).A.shape == (CONFIG.vocab_size, D // 4)
     large = FactorisedEmbedding(small_models.small({"model.d_model": 240}, 3000), None)
     assert (large.A @ large.B).std().item() == pytest.approx(240**-0.5, rel=0.1)
 
 
-def test_the_source_alone_has_another_embedding():
-    part, shared, ids = UntiedSource(CONFIG, None), SharedEmbedding(CONFIG, None), torch.tensor([[4, 7]])
-    shared.load_state_dict({"weight": part.weight})
-    torch.testing.assert_close(part.embed(ids, "decoder"), shared.embed(ids, "decoder"))
-    torch.testing.assert_close(part.embed(ids, "encoder"), part.source[ids] * math.sqrt(D))
-    x = torch.randn(2, 3, D)
-    torch.testing.assert_close(part.logits(x), shared.logits(x))
-    assert part.source.std().item() == pytest.approx(D**-0.5, rel=0.1)
+EMBEDDINGS = {  # the matrices that embed source and target, and that which projects
+    "output": (UntiedOutput, {}, lambda part: (part.input, part.input, part.output)),
+    "all": (UntiedEmbedding, {}, lambda part: tuple(part.weight[name] for name in ("encoder", "decoder", "output"))),
+    "source": (UntiedSource, {}, lambda part: (part.source, part.weight, part.weight)),
+    "product": (FactorisedEmbedding, {"divisor": 4, "shared": True}, lambda part: (part.A @ part.B,) * 3),
+    "product and output": (FactorisedEmbedding, {"divisor": 4, "shared": False},
+                           lambda part: (part.A @ part.B, part.A @ part.B, part.output)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "matrices"), EMBEDDINGS.values(), ids=EMBEDDINGS)
+def test_embeddings_are_their_matrices(kind, options, matrices):
+    part, ids, x = kind(CONFIG, None, **options), torch.tensor([[4, 7], [30, 5]]), torch.randn(2, 3, D)
+    source, target, output = matrices(part)
+    for site, matrix in (("encoder", source), ("decoder", target)):
+        torch.testing.assert_close(part.embed(ids, site), matrix[ids] * math.sqrt(D))
+        assert matrix is target or matrix.std().item() == pytest.approx(D**-0.5, rel=0.1)
+    torch.testing.assert_close(part.logits(x), x @ output.T)
+    own = {id(weight) for weight in part.parameters()} & {id(matrix) for matrix in (source, target, output)}
+    assert len(list(part.parameters())) == len(own) or kind is FactorisedEmbedding
 
 
 def test_a_mixture_of_softmaxes_is_a_mean_of_probabilities():

@@ -6,11 +6,13 @@ Commands run in this process, in a folder that holds `sweeps` and a few tiny tri
 
 import io
 import itertools
+import json
 import re
 import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_trials
 import yaml
@@ -31,13 +33,14 @@ from transformer_pl.train import __main__ as train
 READMES = sorted(
     path
     for depth in ("", "*/", "*/*/")
-    for name in ("README.md", "SLOTS.md", "FIDELITY.md", "CONTRIBUTING.md", "API.md", "NOTEBOOK.md")
+    for name in ("README.md", "SLOTS.md", "FIDELITY.md", "CONTRIBUTING.md", "API.md", "NOTEBOOK.md", "RESULTS.md")
     for path in ROOT.glob(depth + name)
     if not any(part.startswith(".") or part == "runs" for part in path.relative_to(ROOT).parts)
     and not path.parent.is_symlink()  # transformer_pl/sweeps
 )
 SLOTS = ROOT / "ablations" / "SLOTS.md"
 MAP = ROOT / "transformer_pl" / "README.md"
+TASKS = ROOT / "transformer_pl" / "tasks" / "README.md"
 NAMES = {path: str(path.relative_to(ROOT)) for path in READMES}
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -45,7 +48,11 @@ NAMES = {path: str(path.relative_to(ROOT)) for path in READMES}
 
 OURS = ("python -m transformer_pl.", "transformer-pl ", "echo ")
 ALONE = {f"python -m transformer_pl.{name}" for name in ("complexity", "report", "check")}  # mentioned without words
-ELSEWHERE = {"python -m transformer_pl.complexity sweeps/layers.yaml"}  # tests/test_complexity.py has it, in seconds
+ELSEWHERE = {  # in tests/test_complexity.py and tests/test_lm_eval.py
+    "python -m transformer_pl.complexity sweeps/layers.yaml",
+    "python -m transformer_pl.lm_eval trial=table3-lm/base/s1 --tasks pairs --include_path tasks --log_samples "
+    "--output_path samples",
+}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}\S.*(?:\n|\Z))+)")
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
@@ -117,7 +124,7 @@ def workplace(tmp_path_factory):
     """The rows of `table3_A.yaml` with one seed at scale demo, trained for four steps."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
-    little_text(folder / "text", val=20)  # with fewer sentences nothing is compared
+    little_text(folder / "text", val=20, test=60)  # with fewer sentences nothing is compared
     for split in synthetic.SIZES:  # for sweeps/table4.yaml
         (folder / "text" / f"{split}.trees").write_text("\n".join(synthetic.trees(split)[:400]))
     (folder / "sentences.txt").write_text("ba be bi\n\nbo bu\n")
@@ -136,9 +143,7 @@ def workplace(tmp_path_factory):
     for path in (folder / "texts" / "news").glob("*.de"):
         path.rename(path.with_suffix(".fr"))
     (folder / "my_ablation.py").write_text(example("python", "class NoPosition"))
-    (folder / "copying.py").write_text(
-        example("python", "class Copying", ROOT / "transformer_pl" / "tasks" / "README.md")
-    )
+    (folder / "copying.py").write_text(example("python", "class Copying", TASKS))
     (folder / "alibi.yaml").write_text(example("yaml", "name: alibi", SLOTS))
     with pytest.MonkeyPatch.context() as patch, in_a_command():
         patch.chdir(folder)
@@ -146,7 +151,22 @@ def workplace(tmp_path_factory):
             assert train.main(["--scale=demo.yaml", f"--model.h={heads}", f"--seed={seed}"]) == 0
         assert train.main(["--scale=demo-lm.yaml", "--seed=7"]) == 0
         assert sweep.main(["sweeps/table3_A.yaml", "--scale", "demo.yaml", "--seeds", "1"]) == 0  # all are trained
+        write_samples(folder)
     return folder
+
+
+def write_samples(folder):
+    """samples.csv by the examples, of pairs from a text that is prepared here, and of answers as lm-eval keeps them."""
+    (folder / "tasks").mkdir()
+    prepared = next((folder / "runs" / "data").iterdir()).name
+    exec(example("python", "tasks/pairs.jsonl", TASKS).replace("/ID/", f"/{prepared}/"), {})
+    pairs = [json.loads(line) for line in (folder / "tasks" / "pairs.jsonl").read_text().splitlines()]
+    for seed, trial in enumerate(("base-s1-0123456789ab", "h=4-s1-0123456789ab")):
+        (folder / "samples" / trial).mkdir(parents=True)
+        answers = np.random.default_rng(seed).integers(0, 2, len(pairs)).tolist()
+        lines = [{"doc_id": n, "doc": of, "acc": acc} for n, (of, acc) in enumerate(zip(pairs, answers, strict=True))]
+        (folder / "samples" / trial / "samples_pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    exec(example("python", "samples.csv", TASKS), {})
 
 
 def example(language, beginning, readme=ROOT / "README.md"):
@@ -185,12 +205,14 @@ def run_sweep(words):
         words = [*words, "n_startup_trials=20"]  # else it fits Gaussian processes, which takes seconds
     with pytest.MonkeyPatch.context() as patch:
         if words[0].startswith("sweeps/"):  # laws/test_components.py checks the components of these
-            patch.setattr(grid, "checks_of", lambda configs, *_: [Checks() for _ in configs])
+            patch.setattr(grid, "checks_of", lambda configs, *_, **__: [Checks() for _ in configs])
         return sweep.main([*dict.fromkeys([*with_tiny_scale(words), "--plan"])])
 
 
 def run_report(words):
     if words[0].endswith(".csv"):
+        return report.main(words)
+    if "--shipped" in words:
         return report.main(words)
     if "--against" in words:  # two scales: report/test_results.py prints this table from the trials that ship
         return 0 if report.read_options(words).against else 1
@@ -217,13 +239,7 @@ def run_check(words):
     return check.main(["my_ablation.NoPosition" if words == ["my_ablation.MyAttention"] else words[0], *words[1:]])
 
 
-RULES = {
-    "sweep": run_sweep,
-    "train": run_train,
-    "report": run_report,
-    "translate": translate.main,
-    "check": run_check,
-}
+RULES = {"sweep": run_sweep, "train": run_train, "report": run_report, "translate": translate.main, "check": run_check}
 
 
 @pytest.mark.parametrize("command", commands())
@@ -242,11 +258,6 @@ def test_a_command_of_a_readme_works(command, here):
             raise
 
 
-def test_the_ablation_of_the_root_readme_passes_the_plan(here, capsys):
-    assert sweep.main(["my_sweep.yaml", "--scale", "demo.yaml", "--plan"]) == 0
-    assert "NoPosition" in capsys.readouterr().out
-
-
 def test_the_worked_example_leads_to_a_table(here, capsys):
     variants = yaml.safe_load(Path("alibi.yaml").read_text())["parameters"]["variant"]["values"]
     assert len(variants) == 3
@@ -260,7 +271,18 @@ def test_the_worked_example_leads_to_a_table(here, capsys):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Links and the map
+# Messages, links and the map
+
+
+def test_a_message_begins_as_its_page_says(tmp_path, monkeypatch):
+    """Those of the rows that are an option of `sweep table3_A --plan`."""
+    page = (ROOT / "transformer_pl" / "sweep" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|`(--[^`|]+)`\|`([^`|]+)`\|", page, re.M)
+    assert rows
+    monkeypatch.chdir(tmp_path)
+    for words, beginning in rows:
+        code, _, err = tiny_trials.ended(sweep.main, "table3_A", "--plan", *words.split())
+        assert code == 2 and f"error: {beginning}" in err, words
 
 
 def anchors(path):

@@ -1,7 +1,9 @@
 """Optimizers, a loss, and components that know their layer or the step, against what their sources say."""
 
+import itertools
 import math
 
+import numpy as np
 import pytest
 import small_models
 import torch
@@ -19,10 +21,12 @@ from ablations.lion import Lion
 from ablations.mixture_of_experts import MixtureOfExperts
 from ablations.muon import Muon, orthogonal
 from ablations.r_drop import RDrop
+from ablations.segment_memory import ConsecutiveBatches
 from ablations.word_dropout import TargetWordDropout
-from transformer_pl.config import PAD, UNK, Config, Data, Optim, Site
-from transformer_pl.data.batches import Batch, TrainStream
+from transformer_pl.config import BOS, EOS, PAD, UNK, Config, Data, Optim, Site, Trainer
+from transformer_pl.data.batches import Batch, TrainStream, collate
 from transformer_pl.data.prepare import prepare
+from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Mask, ScaledDotProductAttention
 
 CONFIG = small_models.small({"model.h": 2, "model.d_k": 8, "model.d_v": 5})
@@ -222,6 +226,36 @@ def test_bpe_dropout_splits_the_same_sentences_in_other_ways_each_epoch(prepared
     assert len(most.flat) == sum(len(text) + 1 for text in prepared.tokenizer.decode(most[i] for i in range(len(most))))
 
 
+@pytest.mark.parametrize("pieces", ["apart", "joined"])
+def test_lines_that_are_split_anew_are_cut_anew(tmp_path, pieces):
+    """The documents of an epoch are the same lines, each with one EOS. A piece is full unless a document ends in it,
+    and one that goes on begins with the token before it where pieces are joined."""
+    lines = (little_text(tmp_path) / "train.de").read_text().splitlines()
+    documents = [lines[start : start + 4] for start in range(0, len(lines), 4)]
+    (tmp_path / "train.de").write_text("\n\n".join("\n".join(document) for document in documents))
+    task = "transformer_pl.tasks.language_model.LanguageModel"
+    data = Data(task=task, path=str(tmp_path), vocab_size=300, max_length=7, batch_tokens=64, pieces=pieces)
+    config, known = Config(data=data, optim=Optim(max_steps=40), seed=4), prepare(data, tmp_path / "runs")
+    (split, batches), (plain, _) = (
+        of(known.split("train"), known.tokenizer, config)._planned() for of in (BPEDropout, TrainStream)
+    )
+    assert sorted(np.concatenate(batches)) == list(range(len(split.target))) and len(split.target) > len(plain.target)
+    units = documents if pieces == "joined" else [[line] for line in lines]
+    place, before = 0, BOS
+    for unit in units:
+        stream = []
+        while stream.count(EOS) < len(unit):
+            batch = collate(split, np.array([place]))
+            given, out = batch.target_in[0].tolist(), batch.target_out[0].tolist()
+            assert given == [before if pieces == "joined" else BOS, *out[:-1]]
+            stream, before, place = stream + out, out[-1], place + 1
+            assert len(out) == 7 or stream.count(EOS) == len(unit)
+        before, ends = BOS, np.flatnonzero(np.array(stream) == EOS)
+        assert known.tokenizer.decode([line.tolist()[:-1] for line in np.split(stream, ends[:-1] + 1)]) == unit
+        assert ends[-1] == len(stream) - 1
+    assert place == len(split.target)
+
+
 def test_a_curriculum_begins_with_short_sentences(prepared):
     plain, ordered = stream(TrainStream, prepared), stream(LengthCurriculum, prepared, epochs=2)
     split = prepared.split("train")
@@ -230,3 +264,38 @@ def test_a_curriculum_begins_with_short_sentences(prepared):
         longest = [int(split.longer[batch].max()) for batch in batches]
         assert (longest == sorted(longest)) == (epoch < 2)
         assert sorted(map(tuple, batches)) == sorted(map(tuple, plain.epoch_batches(split, epoch)))
+
+
+def test_rows_of_consecutive_batches_go_on_with_their_documents():
+    """Each document comes once before any comes again. Rows stay in their part of a batch, on their rank."""
+    rng = np.random.default_rng(2)
+    documents = rng.integers(1, 40, 11)
+    target = Tokens.of(rng.integers(4, 99, documents.sum()), documents - 1).windows(documents, 6).pieces
+    split = Split.of_targets(target)
+    begins = target.before == BOS
+
+    def shares(accumulate, world):
+        data, trainer = Data(batch_tokens=32, max_length=6), Trainer(accumulate=accumulate)
+        config = Config(data=data, trainer=trainer, optim=Optim(max_steps=200), seed=4)
+        return [list(ConsecutiveBatches(split, None, config, rank, world)) for rank in range(world)]
+
+    [whole] = shares(1, 1)
+    plan = ConsecutiveBatches(split, None, Config(data=Data(batch_tokens=32, max_length=6)), 0, 1)
+    plan = np.stack(plan.epoch_batches(split, 0)[:200])
+    assert plan.shape == (200, 32 // 6) and len(whole) == 200
+    for before, batch in itertools.pairwise(plan):
+        assert (begins[batch] | (batch == before + 1)).all() and (
+            begins[batch] == begins.take(before + 1, mode="wrap")
+        ).all()
+    begun = plan[begins[plan]]
+    counts = np.unique(begun, return_counts=True)[1]
+    assert len(counts) == len(documents) and counts.max() - counts.min() <= 1
+    for accumulate, world in ((2, 1), (1, 2), (3, 2)):
+        ranks = shares(accumulate, world)
+        for step, batch in enumerate(whole):
+            parts = [ranks[rank][step * accumulate + part] for part in range(accumulate) for rank in range(world)]
+            for number, part in enumerate(parts):
+                own = batch.target_in[number :: accumulate * world]
+                if len(own):
+                    assert part.begins.tolist() == (own[:, 0] == BOS).tolist() and part.tokens == batch.tokens
+                    assert torch.equal(part.target_in, own[:, : part.target_in.shape[1]])

@@ -17,9 +17,9 @@ from helpers import little_text
 from transformer_pl.laws.checks import Checks
 from transformer_pl.runtime import errors, signals
 from transformer_pl.runtime.command_line import run_command
-from transformer_pl.train import command as train_command
+from transformer_pl.train import __main__ as train_main
 from transformer_pl.train.__main__ import main
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 TINY = {  # over the defaults: an encoder and a decoder of two layers, 16 wide
     "model.width": "1/32",
@@ -54,11 +54,11 @@ def in_a_command() -> Iterator[None]:
 @contextmanager
 def unrehearsed() -> Iterator[None]:
     """Parts of a trial are taken as they are: to check and rehearse them, which tests/laws tests, takes seconds."""
-    with mock.patch.object(train_command, "check_all", lambda configs, runs, **options: [Checks() for _ in configs]):
+    with mock.patch.object(train_main, "check_all", lambda configs, runs, **options: [Checks() for _ in configs]):
         yield
 
 
-def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
+def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, TrialFolder]:
     """Train a tiny trial with these keys, on a little text beside the runs folder unless they name another.
 
     Returns the command's exit code, and the trial: the only one of this runs folder.
@@ -70,21 +70,21 @@ def train(runs: Path, keys: dict[str, Any], *options: str) -> tuple[int, Trial]:
     with in_a_command():
         code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items()), *options])
     (folder,) = (runs / "trials").iterdir()
-    return code, Trial(folder)
+    return code, TrialFolder(folder)
 
 
-def outcome(trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, torch.Tensor], list[bytes]]:
+def outcome(trial: TrialFolder) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, torch.Tensor], list[bytes]]:
     """What must be the same: the result, the lines of metrics, the weights, and the sentences.
 
     Times are left out, and which of the trials that share weights has trained them.
     """
     result = trial.result().model_dump(exclude={"tokens_per_s", "wall_s", "finished", "weights_of"})
     lines = [{k: v for k, v in line.items() if k not in ("time", "tokens_per_s")} for line in trial.metrics()]
-    sentences = [path.read_bytes() for path in sorted(trial.folder.glob("[hs]*.*.*[tl]"))]
+    sentences = [path.read_bytes() for path in sorted(trial.path.glob("[hs]*.*.*[tl]"))]
     return result, lines, trial.weights(), sentences
 
 
-def same(trial: Trial, expected: tuple) -> None:
+def same(trial: TrialFolder, expected: tuple) -> None:
     result, lines, weights, sentences = outcome(trial)
     assert lines == expected[1]
     assert result == expected[0] and sentences == expected[3]
@@ -108,3 +108,14 @@ def ended(main: Callable[[list[str]], int], *words: object) -> tuple[Any, str, s
     for output in (out, err):
         output.flush()
     return code, out.buffer.getvalue().decode(), err.buffer.getvalue().decode()
+
+
+def train_from(start: TrialFolder, runs: Path, keys: dict[str, Any]) -> tuple[int, TrialFolder]:
+    """Train a tiny trial that begins with a finished one, to which a new runs folder has a link."""
+    (runs / "trials").mkdir(parents=True)
+    (runs / "trials" / start.name).symlink_to(start.path)
+    printed = TINY | {"data.path": start.runs.parent / "text", "model.start": start.id} | keys
+    with in_a_command():
+        code = main([f"--runs={runs}", *(f"--{key}={value}" for key, value in printed.items())])
+    (path,) = (path for path in (runs / "trials").iterdir() if path.name != start.name)
+    return code, TrialFolder(path)

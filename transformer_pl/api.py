@@ -21,12 +21,14 @@ from transformer_pl.report.__main__ import read_records
 from transformer_pl.runtime.calls import call_in_new_interpreter
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.sweep.options import SweepOptions
-from transformer_pl.sweep.run import run_sweep
-from transformer_pl.task import EVALUATION, Task, task_of
+from transformer_pl.sweep.__main__ import run_sweep
+from transformer_pl.sweep.sweep_options import SweepOptions
+from transformer_pl.task import Task, task_of
 from transformer_pl.train import command
-from transformer_pl.trials.runs_folder import find
-from transformer_pl.trials.trial import Trial
+from transformer_pl.train.__main__ import check
+from transformer_pl.trials.result import Result
+from transformer_pl.trials.runs_folder import find, trained_config
+from transformer_pl.trials.trial_folder import TrialFolder
 from transformer_pl.trials.trial_of import check_code
 
 if TYPE_CHECKING:
@@ -41,17 +43,16 @@ Options = TypeVar("Options", bound=TableOptions)
 class TrainedTrial:
     """A finished trial. What needs torch is loaded when it is first asked for."""
 
-    def __init__(self, trial: Trial):
-        assert trial.found
-        self._trial, self.folder, self.result = trial, trial.folder, trial.found
+    def __init__(self, files: TrialFolder, result: Result):
+        self._files, self.folder, self.result = files, files.path, result
 
     def __repr__(self) -> str:
         return f"TrainedTrial({str(self.folder)!r})"
 
-    @property
+    @cached_property
     def config(self) -> Config:
         """The config that it was trained with."""
-        return self._trial.config
+        return trained_config(self._files, self.result)
 
     @cached_property
     def task(self) -> Task:
@@ -77,16 +78,17 @@ class TrainedTrial:
         from transformer_pl.train.evaluate import trained_model
 
         self._use_its_code()
-        return trained_model(self.config, self._prepared, self._trial).eval()
+        return trained_model(self.config, self._prepared, self._files).eval()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl: one for each logged step, each validation and the final evaluation."""
-        return self._trial.metrics()
+        return self._files.metrics()
 
     def decoding(self, beam: object = None, alpha: object = None) -> Config:
         """The trial's config, with another beam or length penalty if given. Raises an InputError for invalid ones."""
         changes = {"decode.beam": beam, "decode.alpha": alpha}
-        return self._trial.config_with({key: value for key, value in changes.items() if value is not None})
+        given = {key: value for key, value in changes.items() if value is not None}
+        return trained_config(self._files, self.result, given)
 
     def translate(
         self,
@@ -126,14 +128,14 @@ class TrainedTrial:
         return [next(found) if sentence.strip() else "" for sentence in sentences]
 
     def score(self, split: str = "val", beam: int | None = None, alpha: float | None = None) -> "SetScores":
-        """The scores of `model`, as it is now, on the `val` or `test` set, with the numbers of each sentence.
+        """The scores of `model`, as it is now, on a set by its name, such as `test`, with the numbers of each sentence.
 
         beam, alpha: of the beam search; None: those of the trial.
         """
         from transformer_pl.train.evaluate import score_set
 
-        if split not in EVALUATION:
-            raise InputError(f"split = {split}: must be one of {', '.join(EVALUATION)}")
+        if split not in (sets := self.config.data.evaluated):
+            raise InputError(f"split = {split}: must be one of {', '.join(sets)}")
         if type(self.task) is not type(task_of(self.config.data)):  # of another trial, which was loaded since
             raise InputError(f"data.task = {self.config.data.task}: its code has changed; load the trial again")
         return score_set(self.model, self.decoding(beam, alpha), self._prepared, split)
@@ -142,7 +144,7 @@ class TrainedTrial:
         """The attention weights of a sentence and its translation by site, each (layers, heads, queries, keys).
 
         The queries and keys of `encoder` are the tokens of the source and EOS; those of `decoder` are BOS and the
-        tokens of the target; `cross` has the decoder's queries and the encoder's keys. `tokens` names them. A site
+        tokens of the target; `cross` has the decoder's queries and the source's keys. `tokens` names them. A site
         whose attention has no weights is left out.
         """
         import torch
@@ -163,11 +165,11 @@ class TrainedTrial:
     @cached_property
     def _prepared(self) -> Prepared:
         self._use_its_code()  # before an import: a stranger's result may name any task
-        return self._trial.prepared
+        return self._files.prepared(self.config.data)
 
     def _use_its_code(self) -> None:
         """Let edited classes be imported anew. Raises an InputError unless their code is that of the trial."""
-        check_code(self.config, self._trial)
+        check_code(self.config, self._files)
         forget_edited([*custom_components_by_key(self.config).values(), Component(path=self.config.data.task)])
         task_of.cache_clear()
 
@@ -177,7 +179,7 @@ def load_trial(name: str | Path, runs: str | Path = DEFAULT_RUNS) -> TrainedTria
 
     Raises an InputError unless there is exactly one.
     """
-    return TrainedTrial(find(Path(runs).expanduser(), str(name)))
+    return TrainedTrial(*find(Path(runs).expanduser(), str(name)))
 
 
 def results(file: str | Path, **options: Any) -> list[dict[str, Any]]:
@@ -219,7 +221,7 @@ def sweep(file: str | Path, **options: Any) -> list[dict[str, Any]]:
 
 def _train(options: command.TrainOptions) -> tuple[int, str]:
     """Train a trial. Returns the exit code and the trial's id."""
-    exit_code, trial = command.train(options)
+    exit_code, trial = command.train(options, check)
     return exit_code, trial.id
 
 

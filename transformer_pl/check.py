@@ -17,10 +17,12 @@ from typing import Any
 from transformer_pl.config import WITH_OPTIONS
 from transformer_pl.config.components import BASES, import_component
 from transformer_pl.config.levels import DEFAULT_SCALE, Level, read_pairs, resolve, scale_level
-from transformer_pl.laws.checks import checks_of
+from transformer_pl.data.tokenizer import Tokenizer
+from transformer_pl.laws.checks import Checks, checks_of
 from transformer_pl.runtime.command_line import CommandParser, run_command
 from transformer_pl.runtime.errors import InputError, shown, suggestion
 from transformer_pl.runtime.terminal import plain
+from transformer_pl.task import Task
 from transformer_pl.trials.trial_config import mistakes_of_parts
 
 EXAMPLES = """\
@@ -47,13 +49,19 @@ def main(argv: list[str]) -> int:
     inferred = "" if options.slot else " (slot inferred; --slot overrides it)"
     where = f"{slot} = {options.component}, at scale {options.scale}{inferred}"
     with tempfile.TemporaryDirectory() as runs:  # earlier results do not count: the part is tried now
-        (checks,) = checks_of([config], Path(runs), teachers=False)
+        (checks,) = checks_of([config], Path(runs), students=())
     unsaid = [] if any(found.is_broken for found in checks.found) else [f"BROKEN    {line}" for line in checks.mistakes]
-    held = sum(found.state == "holds" for found in checks.found)
     nothing = "nothing to check, as this is in transformer_pl or the default"
-    told = f"{held} of {len(checks.found)} laws hold" if checks.found else "it fails" if unsaid else nothing
+    told = _how_many_hold(checks) if checks.found else "it fails" if unsaid else nothing
     print(plain("\n".join([f"{where}: {told}", *map(str, checks.found), *unsaid])))
     return 2 if checks.mistakes else 0
+
+
+def _how_many_hold(checks: Checks) -> str:
+    """How many laws hold, and where nothing is broken which were not tested."""
+    held = sum(found.state == "holds" for found in checks.found)
+    untested = [] if checks.mistakes else [found.law for found in checks.found if found.state == "untested"]
+    return f"{held} of {len(checks.found)} laws hold" + (f"; not tested: {', '.join(untested)}" if untested else "")
 
 
 def _read_argv(argv: list[str]) -> argparse.Namespace:
@@ -95,9 +103,7 @@ def slot_of(path: str, component: Any) -> str:
     import torch  # takes seconds, which --help does not need
 
     from transformer_pl.data.batches import TrainStream
-    from transformer_pl.data.tokenizer import Tokenizer
     from transformer_pl.model import slots
-    from transformer_pl.task import Task
     from transformer_pl.train.intervention import Intervention
 
     bases: dict[str, Any] = {"optim.optimizer": torch.optim.Optimizer, "data.tokenizer": Tokenizer, "data.task": Task}

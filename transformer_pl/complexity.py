@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import scipy
+
 from transformer_pl.config import Config, Site, sizes
 from transformer_pl.config.components import build
+from transformer_pl.config.levels import scale_choices
 from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.shared_options import SCALES, RowOptions, file_option, sweep_file, which_trials
+from transformer_pl.plan.shared_options import RowOptions, file_option, sweep_file, which_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime import machine
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, run_command
@@ -33,7 +36,7 @@ FITTED_FROM = 512  # the exponent is fitted from here on; below, the overhead of
 class ComplexityOptions(RowOptions):
     """Whose layers are measured, and at which lengths."""
 
-    scale: str = which_trials(f"{SCALES} ({SCALE})", default=SCALE, metavar="S")
+    scale: str = which_trials(f"{scale_choices()} ({SCALE})", default=SCALE, metavar="S")
     file: Path = file_option("a sweep file, or the name of one that ships (layers)", partial(sweep_file, "layers"))
     n: tuple[int, ...] = option(
         "lengths in tokens (powers of two from 32 to 4096)", default=LENGTHS, metavar="32,64", group="what is measured"
@@ -113,12 +116,10 @@ def growth(seconds: Mapping[int, float]) -> tuple[float, float] | None:
 
     None where fewer than three lengths are that long.
     """
-    from scipy.stats import linregress
-
     points = [(math.log(n), math.log(t)) for n, t in seconds.items() if n >= FITTED_FROM]
     if len(points) < 3:
         return None
-    fit = linregress(*zip(*points, strict=True))
+    fit = scipy.stats.linregress(*zip(*points, strict=True))
     return float(fit.slope), float(fit.stderr)
 
 
@@ -140,7 +141,7 @@ def growth_table(
         {"layer": name, "n": n, "seconds": t} for name, (_, seconds) in layers.items() for n, t in seconds.items()
     ]
     notes = [f"One layer, one sequence, forward and backward; {conditions}. n^p: fitted from n = {FITTED_FROM} on."]
-    return Table([*columns, *Table.of_records(records).all_columns], notes)
+    return Table(columns, records, notes)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import index
@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from transformer_pl.config import Component, Config, Data
+from transformer_pl.config import KEYS, Component, Config, Data
 from transformer_pl.config.component_sources import task_digest
-from transformer_pl.config.components import build_derived
+from transformer_pl.config.components import build_derived, carrying, is_consecutive, unused_hooks
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.runtime.errors import InputError, described, shown
 
@@ -23,24 +23,61 @@ TOLERANCE = 0.01  # by how much a score may differ from the measure's score of t
 LOSSES = ("val/ppl", "val/loss")  # metrics of every validation, whatever the task
 
 Pair = tuple[str, str]  # source and target; the source is empty in a task without one
+
+
+class PairOfDocument(Pair):
+    """A pair that knows its document: pairs with equal values are of one document."""
+
+    document: Any = None
+
+
+def of_document(pair: Pair, document: Any) -> PairOfDocument:
+    """The pair, which is of this document."""
+    known = PairOfDocument(pair)
+    known.document = document
+    return known
+
+
+def by_blank(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """Lines of text, where a line that is blank on both sides ends a document."""
+    document = 0
+    for pair in pairs:
+        yield of_document(pair, document)
+        document += not any(map(str.strip, pair))
+
+
 SPLITS = ("train", "val", "test")
-EVALUATION = ("val", "test")  # the splits that keep every pair, and whose sentences are stored beside their tokens
+BY_SPLIT = ("files", "trees", "splits")  # entries of a fingerprint that are mappings by split
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Pairs of sentences in three splits.
 
-    fingerprint: plain values that identify the pairs, wherever they lie.
+    fingerprint: plain values that identify the pairs, wherever they lie. What it says of each split by itself stands in
+        mappings called as in BY_SPLIT, by `test` or `test.de`, so that another test set is no other training.
     description: one line for people.
     pairs: train, val or test -> its sentences (source, target) from the beginning; no sentence holds a newline.
     is_local: whether it can be read without a download.
+    is_unchanged: whether the files of its pairs are still those that the fingerprint is of.
     """
 
     fingerprint: dict[str, Any]
     description: str
     pairs: Callable[[str], Iterator[Pair]]
     is_local: bool = True
+    is_unchanged: Callable[[], bool] = lambda: True
+
+
+def training_fingerprint(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """A fingerprint without what is of the test set alone: texts with equal ones give equal trainings."""
+    kept = {key: value for key, value in fingerprint.items() if key != "sets"}
+    for name in BY_SPLIT:
+        if isinstance(by_split := kept.get(name), Mapping):
+            kept[name] = {key: value for key, value in by_split.items() if key.partition(".")[0] != "test"}
+    if isinstance(learned := kept.get("vocabulary_from"), Mapping):
+        kept["vocabulary_from"] = training_fingerprint(learned)
+    return kept
 
 
 class Measure(NamedTuple):
@@ -111,6 +148,9 @@ class Task(ABC):
         """What the measure is, for the plan. A task whose measure depends on the dataset says more than `described`."""
         return self.described
 
+    def check_references(self, data: Data, references: Iterable[str]) -> None:  # noqa: B027
+        """Raise an InputError for the references of an evaluation set that `score` cannot score."""
+
     def sides(self, data: Data) -> tuple[str, str]:
         """What people call source and target."""
         return data.source, data.target
@@ -136,10 +176,7 @@ def task_of(data: Data) -> Task:
 def check_task(config: Config) -> None:
     """Raise an InputError for a path that holds no task, and for a model that does not fit the task."""
     task, name, N = task_of(config.data), config.data.task, config.model.N_encoder
-    mistakes = []
-    if task.has_source and N == 0:
-        other = "data.task=transformer_pl.tasks.language_model.LanguageModel"
-        mistakes.append(f"model.N_encoder = 0: must be at least 1 for {name}, which reads a source; or set {other}")
+    mistakes = [f"data.task = {name}: {rule}" for rule in unused_hooks("data.task", task)]
     if not task.has_source:
         if N != 0:
             rule = f"must be 0 for {name}, which has no source for an encoder; set model.N_encoder=0"
@@ -147,25 +184,81 @@ def check_task(config: Config) -> None:
         if config.trainer.val_sample:
             rule = f"must be 0 for {name}, which is scored by the loss of a whole set; leave it out"
             mistakes.append(f"trainer.val_sample = {config.trainer.val_sample}: {rule}")
-        unused = {f"decode.{key}": getattr(config.decode, key) for key in ("beam", "alpha")}
-        unused["model.cross_attention"] = config.model.cross_attention.path
-        defaults = Config().flat()
-        changed = [f"{key} = {value}" for key, value in unused.items() if value != defaults[key]]
-        mistakes += [f"{setting}: changes nothing with {name}; leave it out" for setting in changed]
+    unused = ["model.cross_attention"] if N == 0 else []
+    unused += ["data.pieces", "decode.stride"] if task.has_source else ["decode.beam", "decode.alpha", "data.bleu"]
+    flat = config.flat()
+    changed = [f"{key} = {flat[key]}" for key in unused if flat[key] != KEYS[key]]
+    without = f"{name}{' and model.N_encoder = 0' * (task.has_source and N == 0)}"
+    mistakes += [f"{setting}: changes nothing with {without}; leave it out" for setting in changed]
+    mistakes += _mistakes_of_order(config, task)
     if mistakes:
         raise InputError(*mistakes)
 
 
+def _mistakes_of_order(config: Config, task: Task) -> Iterator[str]:
+    """What must hold where a part of the model carries something to the next batch, or batches are consecutive."""
+    batches, carry = f"data.batches = {config.data.batches.path}", carrying(config.model)
+    consecutive = is_consecutive(config)
+    settings = [*(f"model.{slot} = {part.path}" for slot, part in carry.items()), *([batches] if consecutive else [])]
+    if task.has_source or config.data.pieces != "joined":
+        why = "set data.pieces=joined, as each piece begins anew"
+        if task.has_source:
+            why = f"leave it out, as {config.data.task} has pairs, of which none goes on with another"
+        yield from (f"{setting}: goes on from a piece of a document to the next; {why}" for setting in settings)
+    elif carry and not consecutive:
+        yield f"{batches}: must say consecutive = True with {settings[0]}, which carries something; name such a class"
+    if carry and config.decode.stride is not None:
+        why = f"pieces that overlap cannot go on from each other, as {settings[0]} does"
+        yield f"decode.stride = {config.decode.stride}: {why}; leave it out"
+    if config.decode.memory is not None and not carrying(config.model, "memory"):
+        why = "needs a part of the model with carries = True and an option memory"
+        yield f"decode.memory = {config.decode.memory}: {why}; name one, or leave it out"
+
+
 def open_corpus(data: Data) -> Corpus:
-    """The corpus of the task that `data` names: see `Task.corpus`.
+    """The corpus of the task that `data` names: see `Task.corpus`. `is_unchanged` hashes a text again.
 
     The path and the code of a task from outside of the project are part of the fingerprint, and so is the text that the
     tokenizer learns from. Raises an InputError also for any other error of such a task.
     """
     if data.vocabulary_from is not None:
         corpus = open_corpus(data.model_copy(update={"vocabulary_from": None}))
-        learned = {"vocabulary_from": open_corpus(data.of_vocabulary).fingerprint}
-        return replace(corpus, fingerprint=corpus.fingerprint | learned)
+        learned = open_corpus(data.of_vocabulary)
+        fingerprint = corpus.fingerprint | {"vocabulary_from": learned.fingerprint}
+        of_both = [corpus.is_unchanged, learned.is_unchanged]
+        return replace(corpus, fingerprint=fingerprint, is_unchanged=lambda: all(holds() for holds in of_both))
+    corpus = _with_sets(_opened(data), data)
+
+    def is_unchanged() -> bool:
+        return corpus.is_unchanged() and (
+            not corpus.is_local or _with_sets(_opened(data), data).fingerprint == corpus.fingerprint
+        )
+
+    return replace(corpus, is_unchanged=is_unchanged)
+
+
+def _with_sets(corpus: Corpus, data: Data) -> Corpus:
+    """The corpus with the further sets as splits. Raises an InputError."""
+    heading, further = corpus.fingerprint.get("heading"), dict[str, Corpus]()
+    for name, of_set in data.further.items():
+        try:
+            further[name] = _opened(of_set.model_copy(update={"heading": heading}))
+        except InputError as error:
+            raise InputError(*(f"data.sets: {name}: {message}" for message in error.messages)) from None
+    if not further:
+        return corpus
+    of_all = [corpus, *further.values()]
+    return Corpus(
+        corpus.fingerprint | {"sets": {name: of_set.fingerprint for name, of_set in further.items()}},
+        "; ".join([corpus.description, *(f"{name}: {of_set.description}" for name, of_set in further.items())]),
+        lambda split: further[split].pairs("test") if split in further else corpus.pairs(split),
+        corpus.is_local,
+        lambda: all(one.is_unchanged() for one in of_all),
+    )
+
+
+def _opened(data: Data) -> Corpus:
+    """The corpus of a task, with the code of a task from outside of the project in its fingerprint."""
     task = task_of(data)
     digest = task_digest(data)
     if not digest:  # the core's

@@ -14,10 +14,11 @@ import numpy as np
 
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.rows import of_measure
+from transformer_pl.report.sweep_rows import of_measure
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.table.statistics import difference, sample
 from transformer_pl.tasks.translation import Translation
+from transformer_pl.trials.runs_folder import RunsFolder
 
 BLEU = of_measure(Translation.measure)
 TIMES = 1000
@@ -30,8 +31,8 @@ def main() -> None:
     parser.add_argument("--seeds", help="seeds in place of those of the sweep file")
     options = parser.parse_args()
     seeds = options.seeds.split(",") if options.seeds else None
-    planned = plan_trials(read_sweep(SWEEP, seeds=seeds), options.runs)
-    sentences = np.stack([one.sentences("val", Translation.measure)[..., BLEU.columns] for one in planned])
+    planned = plan_trials(read_sweep(SWEEP, seeds=seeds), RunsFolder(options.runs))
+    sentences = np.stack([one.folder.sentences("val", Translation.measure)[..., BLEU.columns] for one in planned])
     scores = sample(sentences, BLEU.score).scores
     print(f"{len(scores)} seeds: {scores.mean():.1f} ± {scores.std(ddof=1):.1f} BLEU, {scores.round(1).tolist()}")
     for count in (3, 5, 8):

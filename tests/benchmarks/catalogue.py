@@ -18,10 +18,12 @@ from typing import Any
 from torch import nn
 
 from transformer_pl.check import slot_of
-from transformer_pl.config import COMPONENTS, custom_components, sizes
+from transformer_pl.config import COMPONENTS, Component, custom_components, sizes
+from transformer_pl.config.components import before_options, options_of_class
 from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.laws import (
     callbacks,
+    effects,
     interventions,
     law,
     losses,
@@ -36,7 +38,7 @@ from transformer_pl.laws import components as of_models
 from transformer_pl.model import Transformer
 from transformer_pl.model import slots as slots_of_models
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.row_names import read_row_names
+from transformer_pl.report.published import read_row_names
 from transformer_pl.runtime.command_line import run_command
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.trials.flops import forward_costs
@@ -49,7 +51,6 @@ SLOTS, README, TABLES = (
 )
 BEGIN, END = "<!-- made by tests/benchmarks/catalogue.py -->\n", "<!-- its end -->\n"
 HEADER = "|key|ablation, with its options|what it is|source|weights|Δ BLEU at demo (95 %)|\n|:-|:-|:-|:-|-:|-:|\n"
-GIVEN = ("self", "config", "site", "optim", "parameters", "params", "lr")  # arguments of a constructor, but no options
 AUTHORS = r"[A-Z][\w-]+(?:(?:, [A-Z][\w-]+)* and [A-Z]\w+| et al\.| Team)?"
 SOURCE = re.compile(rf"({AUTHORS} \d{{4}})(?:, \w+)?,?\s+\(?arXiv:(\d+\.\d+)")
 
@@ -74,10 +75,10 @@ def components(path: Path) -> dict[str, tuple[str, type]]:
     return found
 
 
-def options(component: type) -> list[str]:
+def options(key: str, component: type) -> list[str]:
     """The options of a component's constructor."""
-    arguments = inspect.signature(component).parameters.values()
-    return [one.name for one in arguments if one.name not in GIVEN and one.kind is one.POSITIONAL_OR_KEYWORD]
+    path = f"{component.__module__}.{component.__qualname__}"
+    return [*options_of_class(Component(path=path), before_options(key))]
 
 
 def sentence(text: str) -> str:
@@ -108,11 +109,14 @@ def measured() -> dict[str, str]:
     """
     differences = list[tuple[list[str], str, str]]()  # the classes of a row, its difference, and what base has
     lines = csv.DictReader(TABLES.read_text(encoding="utf-8").splitlines())
-    for file, rows in itertools.groupby(lines, key=lambda line: line["sweep"]):
-        if file != "sweeps/table3.yaml" and "--" not in file and "language" not in file:
-            sweep = read_sweep(ROOT / file, None, None, {})
+    for words, rows in itertools.groupby(lines, key=lambda line: line["sweep"]):
+        file = words.removesuffix(" --seeds 1,2,3")  # as many as a row has
+        if file == "sweeps/table3.yaml" or "--" in file or "language" in file:
+            continue
+        sweep = read_sweep(ROOT / file, None, None, {})
+        if sweep.scale == "demo":
             own = read_row_names(sweep, ROOT / file, None)
-            row_of = {entry.name: entry.row for entry in own.of_rows()} if own else {}
+            row_of = {entry.name: entry.row for entry in own.rows if entry.row} if own else {}
             of_base = custom_components(sweep.base.model).values()
             base = "".join(f" from {component.path.rpartition('.')[2]}" for component in of_base)
             for row in rows:
@@ -137,7 +141,7 @@ def catalogue() -> str:
             is_alone = [other for other, _ in found_here.values()].count(key) == 1
             about = sentence(document) if is_alone else f"{sentence(document)}. {own}"
             found = sources(document) or sources(inspect.getdoc(component) or "")
-            shown = f"[`{name}`]({path.name})" + "".join(f" `{option}`" for option in options(component))
+            shown = f"[`{name}`]({path.name})" + "".join(f" `{option}`" for option in options(key, component))
             cells = (shown, about, ", ".join(found), weights(key, f"ablations.{path.stem}.{name}"))
             rows.append(
                 (list(COMPONENTS).index(key) if key in COMPONENTS else 99, key, *cells, differences.get(name, ""))
@@ -152,6 +156,7 @@ KINDS = {
     "loss": losses,
     "tokenizer": tokenizers,
     "task": tasks,
+    "loss, optimizer, schedule, batches": effects,
     "callback": callbacks,
     "intervention": interventions,
     "training": trainings,

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers import ROOT, Process, descendants, little_text, processes, wait_for, write_sweep
 from tiny_trials import TINY, outcome, same
 
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 ROWS = ["base", "decode.alpha=2", "model.p_drop=0.3 trainer.accumulate=2", "decode.average=2"]  # two share weights
 KEYS = {"optim.max_steps": 600, "trainer.val_every": 120, "trainer.checkpoint_minutes": 0.01, "decode.beam": 1}
@@ -108,7 +108,7 @@ def main() -> None:
         assert table.read_bytes() == expected.read_bytes(), table
         assert sorted(os.listdir(runs / "trials")) == sorted(os.listdir(folder / "calm" / "trials"))
         for calm in (folder / "calm" / "trials").iterdir():
-            same(Trial(runs / "trials" / calm.name), outcome(Trial(calm)))
+            same(TrialFolder(runs / "trials" / calm.name), outcome(TrialFolder(calm)))
         print(f"sweep {number}: nothing was lost in {time.monotonic() - began:.0f} s", flush=True)
     print("\n".join(f"{count} x {hit}" for hit, count in sorted(sent.items())))
 

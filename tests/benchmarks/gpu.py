@@ -3,18 +3,16 @@
     python tests/benchmarks/gpu.py [--out runs/gpu] [--models demo,multi30k,base,big] [--steps 20] [--minutes 8]
 
 Needs no network and no dataset: the tokens are random, of the lengths that the scales have. Writes gpu.json and gpu.md.
-Each model is trained by Lightning with the settings of a trial: kernel by kernel ("eager"), replayed as CUDA graphs,
-with compiled layers, with both, and in `bf16-master`; base and big come first, and none may take more than a third of
-the time that is left. Then several processes train the same model at once, base first. A measurement that fails gets
-a row, too, which names the error. Without a GPU demo alone is trained, on the CPU. At the end the operations in a step
-of each model are counted, on tensors that have shapes but no values.
+Each model is trained by Lightning with the settings of a trial: as it is ("eager"), with compiled layers, and in
+`bf16-master`; base and big come first, and none may take more than a third of the time that is left. Then several
+processes train the same model at once, base first. A measurement that fails gets a row, too, which names the error.
+Without a GPU demo alone is trained, on the CPU.
 """
 
 import argparse
 import gc
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -25,16 +23,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import lightning as L
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.config.levels import Level, resolve, scale_level
@@ -46,8 +39,7 @@ from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.files import write_atomically, write_json
 from transformer_pl.runtime.machine import cpu_cores, has_bfloat16
 from transformer_pl.train import fit
-from transformer_pl.train.compiling import CompiledLayers
-from transformer_pl.train.cuda_graphs import StepGraphs
+from transformer_pl.train.compiling import compile_layers
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.flops import forward_costs
 
@@ -102,13 +94,13 @@ class Generated(L.LightningDataModule):
 
 
 class Timer(L.Callback):
-    """Measures the fourth epoch of a training, when all shapes have graphs, and counts the kernels of one more step.
+    """Measures the second epoch of a training, when layers are compiled, and counts the kernels of one more step.
 
     steps: of an epoch. meet: called before the measurement.
     """
 
     def __init__(self, steps: int, meet: Any = lambda: None):
-        self.first, self.last, self.meet, self.made = 3 * steps, 4 * steps, meet, dict[str, Any]()
+        self.first, self.last, self.meet, self.made = steps, 2 * steps, meet, dict[str, Any]()
         self.started, self.tokens = time.perf_counter(), 0
 
     def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Batch, batch_idx: int) -> None:
@@ -146,33 +138,28 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def trained(
-    name: str, steps: int, meet: Any = lambda: None, compiled: bool = False, replayed: bool = False, **keys: Any
-) -> dict[str, Any]:
+def trained(name: str, steps: int, meet: Any = lambda: None, compiled: bool = False, **keys: Any) -> dict[str, Any]:
     """Rates of a training, with the batch in as few parts as memory allows."""
     mean = MODELS[name][2]
     epoch = Generated(config_of(name), mean, steps).batches
     for accumulate in ACCUMULATE:
-        config = config_of(name, **keys, **{"optim.max_steps": 4 * epoch + 1, "trainer.accumulate": accumulate})
+        config = config_of(name, **keys, **{"optim.max_steps": 2 * epoch + 1, "trainer.accumulate": accumulate})
         torch._dynamo.reset()
         gc.collect()  # what the last try has left
         torch.cuda.empty_cache()
         torch.manual_seed(1)
         module, timer = TransformerModule(config, config.data.vocab_size), Timer(epoch, meet)
         if compiled:
-            module.compiled = CompiledLayers(module, on_gpu=GPU)
-        if replayed:
-            module.passes = StepGraphs(module)
+            compile_layers(module.model)
         with suppress(torch.OutOfMemoryError):
             fit.build_trainer(config, [], [timer]).fit(module, Generated(config, mean, steps))
-            refused = {"error": "no graphs; the reason is above"} if replayed and not module.replays else {}
-            return {"precision": config.trainer.precision, "accumulate": accumulate, **timer.made, **refused}
+            return {"precision": config.trainer.precision, "accumulate": accumulate, **timer.made}
         del module, timer
     raise torch.OutOfMemoryError(f"also with the batch in {ACCUMULATE[-1]} parts")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the card can do, and what a step asks of it
+# What the card can do
 
 
 def rate(work: float, run: Any, seconds: float = 0.5) -> float:
@@ -198,44 +185,6 @@ def ceilings() -> dict[str, float]:
         A = torch.randn(n, n, device=DEVICE, dtype=dtype)  # a card multiplies ones faster than it does real numbers
         found[f"products TFLOP/s {kind}"] = rate(2 * n**3 / 1e12, lambda A=A: A @ A)
     return found
-
-
-class Count(TorchDispatchMode):
-    """Counts operations, and the bytes that they read and write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = self.bytes = 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = operation(*args, **kwargs or {})
-        if operation.namespace == "aten" and not operation.is_view and not re.search("empty|_view", str(operation)):
-            self.operations += 1
-            tensors = [one for one in tree_leaves((args, kwargs, result)) if isinstance(one, torch.Tensor)]
-            self.bytes += sum(one.nbytes for one in tensors)
-        return result
-
-
-def counted(name: str) -> dict[str, float]:
-    """The operations of an eager step, counted on tensors that have no values and claim to be on a GPU.
-
-    This is an upper bound. Dropout counts with the operations that it has on a CPU.
-    """
-    config, length = config_of(name), MODELS[name][2]
-    B, V = config.data.batch_tokens // length, config.data.vocab_size
-    with FakeTensorMode(), mock.patch.object(torch.Tensor, "is_cuda", True):
-        module = TransformerModule(config, V)
-        module.trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, world_size=1)  # type: ignore[assignment]
-        adam = module.configure_optimizers()["optimizer"]
-        source, target = (torch.randint(4, V, (B, length)) for _ in range(2))
-        for _ in range(2):  # in the first step Adam makes its state
-            with Count() as count:
-                with torch.autocast("cpu", torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed"):
-                    loss = module.training_step(Batch(source, target, target, B * length), 0)
-                module.backward(loss)
-                adam.step()
-            adam.zero_grad()
-    return {"counted_operations": count.operations, "counted_GB": count.bytes / 1e9}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -272,7 +221,7 @@ def one_of_several(name: str, steps: int, trials: int, folder: Path) -> None:
             assert time.monotonic() < ends, "the other processes have not come"
             time.sleep(0.01)
 
-    print(json.dumps(trained(name, steps, meet, replayed=GPU)), flush=True)
+    print(json.dumps(trained(name, steps, meet)), flush=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -281,11 +230,9 @@ def one_of_several(name: str, steps: int, trials: int, folder: Path) -> None:
 
 HOW: dict[str, dict[str, Any]] = {
     "eager": {},
-    "graphs": {"replayed": True},
-    "graphs, compiled": {"compiled": True, "replayed": True},
     "compiled": {"compiled": True},
     "bf16-master": {"trainer.precision": "bf16-master"},
-    "bf16-master, graphs, compiled": {"trainer.precision": "bf16-master", "compiled": True, "replayed": True},
+    "bf16-master, compiled": {"trainer.precision": "bf16-master", "compiled": True},
 }
 
 
@@ -338,8 +285,6 @@ def rows(models: list[str], steps: int, ends: float) -> Iterator[dict[str, Any]]
             yield measured(
                 name, f"{trials} at once", ends, lambda name=name, trials=trials: shared(name, trials, steps, ends)
             )
-    for name in models:
-        yield measured(name, "counted", ends, partial(counted, name))
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -350,8 +295,7 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [f"- NVIDIA's MPS: {'on' if report['mps'] else 'off'}", ""]
     columns = {"precision": "", "accumulate": "", "tokens_per_s": ",.0f", "ms": ",.1f", "host_ms": ",.1f"}
     columns |= {"gpu_ms": ",.1f", "times eager": ".2f"}
-    columns |= {"share of products": ".0%", "memory_GB": ".2f", "kernels": ",", "first_s": ",.0f"}
-    columns |= {"counted_operations": ",", "counted_GB": ",.1f", "error": ""}
+    columns |= {"share of products": ".0%", "memory_GB": ".2f", "kernels": ",", "first_s": ",.0f", "error": ""}
     lines += [f"| model | how | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
     for row in report["rows"]:
         if "TFLOP/s" in row:

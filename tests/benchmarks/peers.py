@@ -1,15 +1,15 @@
-"""Our trained weights in other libraries (model/export.py): the models are checked against ours, and run."""
+"""Our trained weights in other libraries (export.py): the models are checked against ours, and run."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from export import save_ctranslate2
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, PAD
 from transformer_pl.model import Transformer
-from transformer_pl.model.export import save_ctranslate2
 from transformer_pl.runtime.errors import InputError
 
 TOLERANCE = 1e-4  # by which logits, and log-probabilities per token, may differ: rounding is a tenth of it
@@ -41,7 +41,7 @@ def check_logits(model: Transformer, peer: Any, source: Tensor, target: Tensor) 
     if not largest < TOLERANCE:
         raise InputError(
             f"logits of the copied weights must differ by less than {TOLERANCE}, but differ by {largest:.2g}: the "
-            "models are not the same, so their speed cannot be compared; fix marian() in transformer_pl/model/export.py"
+            "models are not the same, so their speed cannot be compared; fix marian() in export.py"
         )
 
 
@@ -84,7 +84,7 @@ def check_scores(model: Transformer, translator: Any, batch: Any, vocabulary: Se
     if not largest < TOLERANCE:
         raise InputError(
             f"log-probabilities per token of CTranslate2 must differ by less than {TOLERANCE} from ours, but differ by "
-            f"{largest:.2g}: the models are not the same; fix save_ctranslate2() in transformer_pl/model/export.py"
+            f"{largest:.2g}: the models are not the same; fix save_ctranslate2() in export.py"
         )
 
 

@@ -21,7 +21,7 @@ from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.metrics import read_metrics
-from transformer_pl.trials.runs_folder import finished_trials
+from transformer_pl.trials.runs_folder import RunsFolder
 
 ROOT = Path(__file__).parents[2]
 POLL_S = 0.2
@@ -133,7 +133,7 @@ def cpu_seconds(pid: int) -> float:
 def trained_model(config: Config, prepared: Prepared, runs: Path) -> Transformer | None:
     """The model of a finished trial under `runs` with this model and vocabulary, however long it was trained."""
     same = {key: value for key, value in config.flat().items() if key.startswith("model.") or key == "data.vocab_size"}
-    for trial, result in finished_trials(runs):
+    for trial, result in RunsFolder(runs).finished():
         if same.items() <= result.config.items():
             model = Transformer(sizes(config.model, len(prepared.tokenizer))).eval()
             model.load_state_dict(trial.weights())

@@ -23,15 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from peers import (
-    check_logits,
-    check_scores,
-    ctranslate2_model,
-    marian_logits,
-    marian_translate,
-    need_peers,
-    texts,
-)
+from export import marian
+from peers import check_logits, check_scores, ctranslate2_model, marian_logits, marian_translate, need_peers, texts
 from rounds import (
     CLOCK_HELP,
     CLOCKS,
@@ -52,7 +45,6 @@ from transformer_pl.data.prepare import prepare
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import EOS, PAD
 from transformer_pl.model import Transformer
-from transformer_pl.model.export import marian
 from transformer_pl.runtime.command_line import DEFAULT_RUNS, names
 from transformer_pl.runtime.environment import describe_environment
 from transformer_pl.runtime.machine import keep_freed_memory

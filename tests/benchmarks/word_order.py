@@ -14,7 +14,7 @@ import numpy as np
 from transformer_pl.data.tokens import Split, Tokens
 from transformer_pl.runtime.command_line import DEFAULT_RUNS
 from transformer_pl.train.evaluate import reference_likelihood, trained_model
-from transformer_pl.trials.runs_folder import find
+from transformer_pl.trials.runs_folder import find, trained_config
 
 
 def main() -> None:
@@ -22,15 +22,16 @@ def main() -> None:
     parser.add_argument("trial", help="a trial's folder, its id, or a part of its name")
     parser.add_argument("--runs", type=Path, default=DEFAULT_RUNS)
     options = parser.parse_args()
-    trial = find(options.runs, options.trial)
-    config, prepared = trial.config, trial.prepared
+    folder, result = find(options.runs, options.trial)
+    config = trained_config(folder, result)
+    prepared = folder.prepared(config.data)
     source, target = prepared.split("val")
     sources = {
         "as it is": source,
         "in random order": in_random_order(source, np.random.default_rng(1)),
         "of the next sentence": source.take(np.roll(np.arange(len(source)), -1)),
     }
-    model = trained_model(config, prepared, trial)
+    model = trained_model(config, prepared, folder)
     for name, one in sources.items():
         loss = reference_likelihood(model, Split(one, target), config.trainer.eval_tokens).loss
         print(f"source {name}: {loss:.2f}")

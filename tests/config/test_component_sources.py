@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from transformer_pl.config import COMPONENTS, Component, Config, Data, custom_components_by_key
-from transformer_pl.config.component_sources import keep_sources, source_digests, task_digest
+from transformer_pl.config import COMPONENTS, Component, Config, custom_components_by_key
+from transformer_pl.config.component_sources import keep_sources, source_digests
 
 
 def digest(path="stranger.Plain"):
@@ -18,7 +18,6 @@ def digest(path="stranger.Plain"):
 DOCUMENTED = '''
 """A module."""
 import math  # for the root
-
 
 class Plain:
     """A component."""
@@ -50,187 +49,124 @@ def test_code_is_a_change_but_comments_docstrings_and_layout_are_none(module):
         assert digest() != before
 
 
-IDEAS = """
-import math
-from constants import rate, other
-import kernels.tools as tools
-from kernels import tables
-
-SCALE = 2
-LIMIT = 3
-
-def helper(x):
-    return x * SCALE
-
-class Base:
-    def f(self, x):
-        return helper(x)
-
-class Plain(Base):
-    kind: "Kind" = None
-    def g(self, x):
-        from kernels import late
-        return rate(x) + tools.fast(x) + tables.SIZES[0] + late.late()
-
-class Kind:
-    pass
-
-class Another:
-    def g(self, x):
-        return other(x) + tools.slow(x) * LIMIT
-"""
-HELPERS = {
-    "constants": "UNIT = 1\ndef rate(x):\n    return UNIT * x\ndef other(x):\n    return x\n",
-    "kernels.__init__": "",
-    "kernels.tools": "def fast(x):\n    return x\ndef slow(x):\n    return x + 0\n",
-    "kernels.tables": "SIZES = [5]\nUNUSED = [6]\n",
-    "kernels.late": "def late():\n    return 7\n",
+PLUGINS = {  # a package whose modules fill a table, as each `fills` does
+    "names": "TABLE = {}\n",
+    "plugins.ops": "from names import TABLE\n\nTABLE['own'] = 1\n",
+    "plugins.deep.more": "from names import TABLE\n\nTABLE['more'] = 1\n",
 }
-OF_PLAIN = (  # (module, a part of its text, another)
-    ("stranger", "SCALE = 2", "SCALE = 9"),
-    ("stranger", "x * SCALE", "x + SCALE"),
-    ("stranger", "return helper(x)", "return -helper(x)"),
-    ("stranger", "class Kind:", "class Kind(int):"),
-    ("stranger", "import rate", "import other as rate, rate as unused"),
-    ("constants", "UNIT = 1", "UNIT = 2"),
-    ("constants", "UNIT * x", "UNIT + x"),
-    ("constants", "def other(x):\n    return x", "def other(x):\n    return 2 * x"),  # other files count whole
-    ("kernels.tools", "x + 0", "x + 1"),
-    ("kernels.__init__", "", "VERSION = 1\n"),
-    ("kernels.tables", "[6]", "[7]"),
-    ("kernels.late", "7", "8"),
-    ("kernels.__init__", "", "print('runs when it is imported')\n"),
-    ("stranger", "SCALE = 2", "SCALE = 2\nprint(LIMIT)"),
+OF_PACKAGE = (  # the code of plugins/__init__.py, and what imports it
+    (
+        "for m in __import__('pkgutil').iter_modules(__path__):\n    __import__(f'{__name__}.{m.name}')",
+        "import plugins",
+    ),
+    ("__all__ = ['ops', 'deep']", "from plugins import *"),
+    ("def __getattr__(name):\n    return importlib.import_module('.' + name, __name__)", "from plugins import own"),
+    ("def load(name):\n    return importlib.import_module(f'plugins.{name}')", "import plugins as other"),
+    ("def fill():\n    ...", "import plugins.one\n"),  # which has that done that the package is imported with
+    ("def fill():\n    ...", "kept = importlib.import_module(name='plugins')"),
+    ("VERSION = 1", "import sys\nkept = sys.modules['plugins']"),
+    ("", "import importlib, plugins\nfor m in plugins.__path__:\n    importlib.import_module(m)"),
+    (None, "def load(name):\n    return __import__('plugins.' + name)"),  # None: a folder without an __init__.py
+    (None, "load('plugins.{}'.format)"),
 )
-OF_OTHERS = (
-    ("stranger", "LIMIT = 3", "LIMIT = 4"),
-    ("stranger", "class Another:", "class Third:\n    pass\n\nclass Another(Third):"),
-    ("stranger", "import rate, other", "import rate, other, UNIT"),
-    ("stranger", "import math\n", "import math\nimport json\nprint_json = json.dumps\n"),
-    ("stranger", "SCALE = 2", "SCALE = 2\nif __name__ == '__main__':\n    print(1)"),
+ONE_FILE = (  # code that brings another module, `tools`, into that of a class
+    "import tools",
+    "from tools import TABLE as unused",
+    "try:\n    import tools\nexcept ImportError:\n    pass",
+    "class Another:\n    def late(self):\n        from tools import TABLE",
+    "if __name__ == '__main__':\n    import tools",
+    "import importlib\nkept = importlib.import_module(name='tools')",
+    "load = __import__\nfor name in ('tools', 'more'):\n    load(name)",
+    "from helper import load\n\nkept = load('tools')",
+    "from helper import locate\n\nkept = locate('tools.Part')",
+    "from helper import resolve\n\nkept = resolve('tools:TABLE')",
+    "from sys import modules as loaded\nkept = loaded['tools']",
+    "import sys\nkept = sys.modules.get('tools')",
+    "def load(kind='tools.Part', *, other=None):\n    pass",
+    "import sys\nNAME = 'tools'\nkept = sys.modules.get(NAME)",
+    "import pkgutil\nNAMES = ['tools:TABLE']\nkept = [*map(pkgutil.resolve_name, NAMES)]",
+    "from pydoc import locate\n\nclass Another:\n    kind = 'tools.Part'",
+    "import runpy\nkept = runpy.run_path('./tools.py')",
+    "PLACE = 'tools.py'\nexec(open(PLACE).read())",
+    "def register(kind, name='x'):\n    return lambda other: other\n\n@register('tools')\nclass Another:\n    pass",
+)
+NO_FILE = (
+    "x = 'tools'",
+    "def f():\n    'tools'",
+    "print('the tools')",
+    "print('tools/a.txt')",
+    "print('tools: the text of a message')",
+    "# import tools",
+    "tools = 1",
 )
 
 
 @pytest.fixture
-def ideas(module):
-    texts = {"stranger": IDEAS} | HELPERS
-    return {name: (module(text, name), text) for name, text in texts.items()}
+def write(tmp_path, monkeypatch):
+    """Writes the files of modules; an `__init__.py` only where it is named."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def written(texts):
+        for name, text in texts.items():
+            file = (tmp_path / name.replace(".", "/")).with_suffix(".py")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    return written
 
 
-@pytest.mark.parametrize("edit", [*OF_PLAIN, *OF_OTHERS])
-def test_what_a_class_refers_to_is_part_of_its_code(ideas, edit):
-    """In its own file, and in files that it imports in whatever way; also what runs when these are imported."""
-    name, part, other = edit
-    before, (path, text) = digest(), ideas[name]
-    assert part in text
-    path.write_text(text.replace(part, other, 1))
-    assert (digest() != before) == (edit in OF_PLAIN) and digest("stranger.Another") is not None
-
-
-@pytest.mark.parametrize(
-    ("importing", "counts"),
-    [
-        ("import kernels.tools", True),
-        ("from kernels import tools as unused", True),
-        ("try:\n    import kernels.tools\nexcept ImportError:\n    pass", True),
-        ("class Another:\n    from kernels import tools", True),
-        ("def fill():\n    import kernels.tools\n\nfill()", True),
-        ("import importlib\nkept = importlib.import_module('kernels.tools')", True),
-        ("def late():\n    import kernels.tools", False),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import kernels.tools", False),
-        ("if __name__ == '__main__':\n    import kernels.tools", False),
-    ],
-)
-def test_what_is_imported_with_a_class_counts_though_it_refers_to_nothing_of_it(module, importing, counts):
-    """Such a file may fill a table that the class reads, and so may the package above it."""
-    files = module("TABLE = {}\n", "kernels.tools"), module("", "kernels.__init__")
-    module(f"{importing}\n\nclass Plain:\n    pass\n")
+@pytest.mark.parametrize("text", [*ONE_FILE, *NO_FILE])
+def test_what_a_file_imports_or_names_is_part_of_the_code_of_its_classes(write, text):
+    """Wherever that stands, and whatever refers to it: such a file may fill a table that a class reads."""
+    write({"stranger": f"{text}\n\nclass Plain:\n    pass\n", "helper": "", "tools": "import more\n", "more": ""})
     made = [digest()]
-    for number, file in enumerate(files):
-        file.write_text(f"TABLE = {{1: {number}}}\n")
+    for name in ("more", "tools"):  # `more` is imported by `tools`
+        write({name: "TABLE = {}\n"})
         made.append(digest())
-    assert len(set(made)) == (3 if counts else 1)
+    assert len(set(map(str, made))) == (3 if text in ONE_FILE else 1)
 
 
-@pytest.mark.parametrize("importing", ["import stranger", "from stranger import Plain", "import stranger as other"])
-@pytest.mark.parametrize("place", ["kernels.deep", "stranger"])
-def test_where_code_imports_the_file_of_its_class_all_of_that_counts(module, importing, place):
-    own = "import kernels.deep\n\nclass Plain:\n    pass\n"
-    later = "def f():\n    {}\n    return stranger\n".format
-    module(later(importing if place != "stranger" else "pass"), "kernels.deep")
-    path = module(own + (f"    {importing}\n" if place == "stranger" else ""))
-    before, text = digest(), path.read_text()
-    path.write_text(f"{text}\nclass Another:\n    pass\n")
-    assert digest() != before
-
-
-def test_the_packages_above_a_class_are_part_of_its_code(module):
-    above = module("", "strange.__init__")
-    module("class F:\n    pass\n", "strange.deep.sub")
-    before = digest("strange.deep.sub.F")
-    above.write_text("import torch\ntorch.manual_seed(1)\n")
-    assert digest("strange.deep.sub.F") != before
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import importlib\nclass Plain:\n    def f(self, kind):\n        return importlib.import_module(kind)\n",
-        "from importlib import import_module\nclass Plain:\n    f = import_module\n",
-        "from constants import *\nclass Plain:\n    pass\n",
-        "def __getattr__(name):\n    return type(name, (), {})\n",
-        "class Plain:\n    def f(self):\n        return globals()['LA' + 'TER']\n",
-        "import sys\nclass Plain:\n    def f(self, kind):\n        return getattr(sys.modules[__name__], kind)\n",
-        "def find(text):\n    return eval(text)\nclass Plain:\n    f = find\n",
-        "class Base:\n    def __init_subclass__(cls):\n        Base.last = cls\nclass Plain(Base):\n    pass\n",
-        "class Kept(type):\n    pass\nclass Plain(metaclass=Kept):\n    pass\n",
-    ],
-)
-def test_where_it_cannot_be_known_all_of_the_file_is_part_of_a_class(module, text):
-    module(HELPERS["constants"], "constants")
-    path = module(text)
+@pytest.mark.parametrize(("package", "text"), OF_PACKAGE)
+def test_a_package_counts_with_all_its_modules(write, package, text):
+    write(PLUGINS | {"stranger": f"{text}\n\nclass Plain:\n    pass\n", "plugins.one": ""})
+    if package is not None:
+        write({"plugins.__init__": package})
     before = digest()
-    path.write_text(text + "LATER = 1\n")
-    assert digest() != before
+    for name in ("plugins.ops", "plugins.deep.more"):
+        write({name: PLUGINS[name].replace("1", "2")})
+        assert digest() != before, name
+        write({name: PLUGINS[name]})
+        assert digest() == before
 
 
-CHANGES = """
-KINDS = {{}}
+@pytest.mark.parametrize("package", [None, "", "from lab.helper import VERSION\n\n__all__ = ['one', 'two']\n"])
+def test_a_folder_above_a_module_does_not_count(write, package):
+    """So one file for each ablation: an edit of one is none of another. What runs with the import counts."""
+    write({"lab.one": "from . import two\n\nclass F:\n    pass\n", "lab.two": "", "lab.three": "", "lab.helper": ""})
+    write({} if package is None else {"lab.__init__": package})
+    before = digest("lab.one.F")
+    write({"lab.three": "class F:\n    pass\n"})
+    assert digest("lab.one.F") == before
+    for name in ("lab.two", *(["lab.helper", "lab.__init__"] if package else [])):
+        write({name: "import math\n"})
+        assert digest("lab.one.F") != before, name
+        before = digest("lab.one.F")
 
-def register(kind):
-    KINDS[kind.__name__] = kind
-    return kind
 
-class Plain:
-    def kind(self, name):
-        return KINDS[name]
-
-{change}
-"""
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "for name in ('f', 'g'):\n    setattr(Plain, name, {})",
-        "with open('/dev/null') as file:\n    Plain.file = {}",
-        "if True:\n    Plain.rate = {}\n    other = 1",
-        "_ = setattr(Plain, 'rate', {})",
-        "made = register(type('Made', (), dict(rate={})))",
-        "@register\nclass Made:\n    rate = {}",
-        "@register\ndef made():\n    return {}",
-        "if __name__ == '__main__':\n    pass\nelse:\n    Plain.rate = {}",
-        "from constants import rate\nmade = rate({})",
-        "rate = 1\nfor _ in range({}):\n    del rate\n    rate = 1",
-        "one1 = one2 = 1\ndel one{}",
-    ],
-)
-def test_what_changes_a_class_while_its_file_is_imported_is_part_of_it(module, change):
-    module(HELPERS["constants"], "constants")
-    path = module(CHANGES.format(change=change.format(1)))
+def test_modules_that_import_each_other_and_folders_in_themselves_come_to_an_end(write, tmp_path):
+    write({"stranger": "import loop\n\nclass Plain:\n    pass\n", "loop.__init__": "import stranger\nx = f()\n"})
+    (tmp_path / "loop" / "again").symlink_to(tmp_path / "loop")
     before = digest()
-    path.write_text(CHANGES.format(change=change.format(2)))
+    write({"loop.ops": "x = 1\n"})
     assert digest() != before
+
+
+def test_a_text_of_an_option_names_a_module(write):
+    write({"stranger": "class Plain:\n    pass\n", "tools": ""})
+    part = Component(path="stranger.Plain", options={"kinds": [{"act": "tools.Act"}]})
+    before = source_digests({"ffn": part})
+    write({"tools": "class Act:\n    pass\n"})
+    assert source_digests({"ffn": part}) != before
 
 
 EDITED = """
@@ -246,21 +182,18 @@ file.parent.mkdir(parents=True, exist_ok=True)
 found = set()
 for rate in range(3):
     file.write_text(f"class Plain:\\n    rate = {rate}\\n")
-    found.add(source_digests({"ffn": Component(path="lies.deep.rooms.Plain")})["ffn"])
+    found.add(source_digests({"ffn": Component(path="lies.deep.rooms.Plain")})["ffn"]["lies/deep/rooms.py"])
 assert len(found) == 3, found
 """
 
 
-@pytest.mark.parametrize("place", ["site-packages", "dist-packages/mine", "python-3"])
+@pytest.mark.parametrize("place", ["site-packages", "dist-packages/mine", "python-3", "relative"])
 def test_code_counts_wherever_it_lies(tmp_path, monkeypatch, place):
-    """Also in a folder that has the name of those of installed packages."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / place))  # where Python looks from its start
+    """Also in a folder that has the name of those of installed packages, and below a relative path."""
+    folder, more = (place, [place]) if place == "relative" else (tmp_path / place, [])
+    monkeypatch.setenv("PYTHONPATH", str(folder))  # where Python looks from its start
     (tmp_path / place).parent.mkdir(exist_ok=True)
-    subprocess.run([sys.executable, "-c", EDITED, tmp_path / place], check=True)
-
-
-def test_code_counts_below_a_relative_path(tmp_path):
-    subprocess.run([sys.executable, "-c", EDITED, "mine", "mine"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", EDITED, folder, *more], cwd=tmp_path, check=True)
 
 
 FORGETTING = """
@@ -312,23 +245,14 @@ def test_a_digest_imports_nothing(tmp_path, monkeypatch):
     assert "strange" not in sys.modules and "stranger" not in sys.modules
 
 
-def test_a_task_s_code_is_that_of_its_class(module):
-    text = "class Copying:\n    pass\n\nclass Other:\n    pass\n"
-    path = module(text)
-    before = task_digest(Data(task="stranger.Copying"))
-    path.write_text(text.replace("class Other:", "class Other(int):"))
-    assert task_digest(Data(task="stranger.Copying")) == before
-    path.write_text(text.replace("class Copying:", "class Copying(int):"))
-    assert task_digest(Data(task="stranger.Copying")) != before
-
-
-def test_the_files_of_a_class_stay_with_its_trial(ideas, tmp_path):
+def test_the_files_of_a_class_stay_with_its_trial(write, tmp_path):
+    texts = {"stranger": "from lab import one\n\nclass Plain:\n    pass\n", "lab.__init__": "x = 1", "lab.one": "'a'\n"}
+    write(texts)
     kept = tmp_path / "trial" / "sources"
     for _ in range(2):  # in place of what was kept before
         keep_sources([Component(path="stranger.Plain")], kept)
         files = {".".join(path.relative_to(kept).with_suffix("").parts): path for path in kept.rglob("*.py")}
-        assert files.keys() == ideas.keys()
-        assert all(files[name].read_text() == text for name, (_, text) in ideas.items())
+        assert {name: file.read_text() for name, file in files.items()} == texts
         (kept / "old.py").write_text("")
 
 
@@ -351,3 +275,27 @@ def test_the_core_has_no_code_of_its_own_here():
     assert source_digests(custom_components_by_key(Config())) == {}
     own = {key: component for key, component in COMPONENTS.items() if component.path.startswith("transformer_pl.")}
     assert len(own) > 6 and source_digests(own) == {}
+
+
+@pytest.mark.parametrize(("text", "counts"), [("open('lexica')", False), ("load('lexica.{}'.format)", True)])
+def test_a_text_names_a_folder_only_where_modules_in_it_are_looked_up(write, text, counts):
+    """A folder of data is none, though Python files lie in it."""
+    write({"stranger": f"{text}\n\nclass Plain:\n    pass\n", "lexica.tool": "x = 1\n"})
+    before = digest()
+    write({"lexica.tool": "x = 2\n"})
+    assert (digest() != before) == counts
+
+
+def test_looking_for_modules_changes_no_imports(module, monkeypatch):
+    """A finder that somebody has added is not asked for what Python finds itself: setuptools' changes imports then."""
+    asked = []
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, places=None, target=None):
+            asked.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    module('import json, helpers_of_mine\nrun("pip", "email.mime")\n\n\nclass Part:\n    pass\n')
+    source_digests({"ffn": Component(path="stranger.Part")})
+    assert "helpers_of_mine" in asked and not {"stranger", "json", "pip", "email"} & {*asked}

@@ -1,10 +1,13 @@
 """Components by import path: how they are found, their options, and the errors that are reported."""
 
+from pathlib import Path
+
 import pytest
 
 from transformer_pl.config import COMPONENTS, KEYS, Component, Config, components, sizes
-from transformer_pl.config.components import before_options, check_components
+from transformer_pl.config.components import before_options, check_components, without_defaults
 from transformer_pl.config.levels import Level, resolve
+from transformer_pl.config.option_files import file_contents
 from transformer_pl.model.dry_run import dry_run
 from transformer_pl.runtime.errors import InputError
 
@@ -13,27 +16,26 @@ class Base:
     def __init__(self, config, site, window: int, rate: float = 0.5, mode=None, flag: bool = False, name: str = "a"):
         self.given = config, site, window, rate, mode, flag, name
 
-
 class Loose(Base):
     def __init__(self, config, site, *rest, bound: "int | None" = 3, **others):
         self.given = bound
-
 
 class PassesOn(Base):
     def __init__(self, *args, temperature: float, **kwargs):
         super().__init__(*args, window=4)
         self.given = *self.given[:3], temperature
 
-
 class Untyped(Base):
     def __init__(self, config, site, flag=True, count=2, name="a", pair=(1, 2), free=None):
         self.given = flag, count, name, pair, free
 
+class Texts:
+    def __init__(self, config, site, names: list[str], name: str):
+        pass
 
 class Plain:
     def __init__(self, config, site):
         pass
-
 
 number = 4
 """
@@ -54,7 +56,6 @@ def given(name, /, **options):
     return components.build(Component(path=f"stranger.{name}", options=options), "the config", "cross").given
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Import paths
 
 
@@ -90,7 +91,6 @@ def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(module, tex
     assert refused("stranger.Part").startswith(f"stranger.Part: {path}, line {line}: ")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Options
 
 
@@ -137,6 +137,8 @@ def test_what_is_given_to_every_class_must_fit_it(module):
         ("Base", {"windw": 4, "rate": "fast"}, ["windw = 4", "rate = fast", "window"]),
         ("Loose", {"rest": 1, "others": 1}, ["rest = 1", "others = 1"]),
         ("PassesOn", {}, ["temperature"]),
+        ("Untyped", {"name": 1.1}, ["name = 1.1"]),  # 1.10, perhaps
+        ("Texts", {"names": ["a", 12e3], "name": 12e3}, ["names = ", "name = "]),
     ],
 )
 def test_all_options_that_do_not_fit_the_signature_are_told(module, name, options, told):
@@ -145,6 +147,34 @@ def test_all_options_that_do_not_fit_the_signature_are_told(module, name, option
         given(name, **options)
     for message, option in zip(caught.value.messages, told, strict=True):
         assert message.startswith(f"stranger.{name}: option {option}")
+
+
+LISTS = """
+from dataclasses import dataclass
+from pathlib import Path
+@dataclass
+class Settings:
+    file: Path
+class Part:
+    def __init__(self, config, site, files: list[Path] | None = None, pair: tuple[int, int] = (1, 2), mark: str = "",
+                 settings: Settings | None = None, sizes: dict[str, int] = {}, label: str = ""):
+        self.given = files, pair, mark, settings and settings.file, sizes, label
+"""
+
+
+def test_a_list_or_mapping_is_the_same_from_a_command_line_and_from_a_file(module):
+    """Where the option is one: a text in brackets is a text elsewhere."""
+    module(LISTS)
+    options = {"files": "[a.txt, b/1.txt]", "pair": "[3,4]", "mark": "[CLS]", "label": "{a: b}"}
+    options |= {"settings": "{file: w.txt}", "sizes": "{a: 1, b: 2}"}
+    expected = ([Path("a.txt"), Path("b/1.txt")], (3, 4), "[CLS]", Path("w.txt"), {"a": 1, "b": 2}, "{a: b}")
+    assert given("Part", **options) == expected
+    of_file = {"files": ["a.txt", "b.txt"], "settings": {"file": "w.txt"}}
+    for given_options in (of_file, {"files": "[a.txt,b.txt]", "settings": "{file: w.txt}"}):
+        keys = {f"model.ffn.{name}": value for name, value in given_options.items()}
+        assert (
+            components.without_defaults(configured({"model.ffn": "stranger.Part"} | keys)).model.ffn.options == of_file
+        )
 
 
 @pytest.mark.parametrize("name", sorted(components.SECRETS))
@@ -164,7 +194,19 @@ def test_a_type_that_values_cannot_be_read_by_is_not_checked(module, declared):
     assert given("Part", like="x") == "x"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+def test_what_a_factory_makes_is_a_default(module):
+    module(
+        "from dataclasses import dataclass, field\nfrom pathlib import Path\n"
+        "from lightning.pytorch.callbacks import Callback\n\n\n@dataclass\nclass Callback(Callback):\n"
+        "    names: list[str] = field(default_factory=lambda: ['a'])\n"
+        "    files: list[Path] = field(default_factory=list)\n"
+    )
+    config = configured({"trainer.callbacks": '{"stranger.Callback": {"names": ["a"]}}'})
+    assert check_components(config) == [] and without_defaults(config).trainer.callbacks[0].options == {}
+    (callback,) = config.trainer.callbacks
+    assert file_contents(callback, 0) == {}
+
+
 # All components of a model
 
 
@@ -186,6 +228,28 @@ def test_a_mistake_names_its_key(module, key):
 def test_the_mistakes_of_all_components_are_told():
     found = check_components(configured({"model.ffn": "nowhere.A", "model.position": "nowhere.B"}))
     assert [message.partition(" = ")[0] for message in found] == ["model.ffn", "model.position"]
+
+
+TOLD = """
+class Told:
+    auxiliary = {}
+
+    def __init__(self, *arguments):
+        pass
+
+    def at_step(self, step, steps):
+        pass
+"""
+
+
+@pytest.mark.parametrize("key", [*COMPONENTS, "trainer.callbacks", "trainer.loggers"])
+def test_a_method_that_training_would_never_call_is_refused(module, key):
+    """`at_step` and `auxiliary` are used of the model and losses, the first one also of optimizers and batches."""
+    module(TOLD)
+    refused = "".join(check_components(configured({key: "stranger.Told"})))
+    may_be_told = key.startswith("model.") or key in ("optim.loss", "optim.optimizer", "data.batches")
+    assert ("at_step" in refused) == (not may_be_told)
+    assert ("auxiliary" in refused) == (not key.startswith("model.") and key != "optim.loss")
 
 
 @pytest.mark.parametrize("path", ["builtins.int", "torch.Tensor", "pathlib.Path"])

@@ -14,6 +14,7 @@ from transformer_pl.config.levels import (
     SCALES,
     Level,
     Measured,
+    Spread,
     merge,
     parse_variant,
     read_pairs,
@@ -45,75 +46,43 @@ def mistakes(*levels):
     return caught.value.messages
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The base
 
 
 def test_the_base_never_moves():
     """Base of Table 3, Sections 5.3, 5.4 and 6.1: an improvement is a new name, never a new default."""
     assert Config().flat() == KEYS
-    paper = {
-        "model.N": 6,
-        "model.N_encoder": None,
-        "model.N_decoder": None,
-        "model.d_model": 512,
-        "model.d_ff": 2048,
-        "model.h": 8,
-        "model.d_k": None,
-        "model.d_v": None,
-        "model.p_drop": 0.1,
-        "model.attention": "transformer_pl.model.ScaledDotProductAttention",
-        "model.ffn": "transformer_pl.model.FeedForward",
-        "model.position": "transformer_pl.model.SinusoidalPosition",
-        "model.residual": "transformer_pl.model.PostNormResidual",
-        "model.self_attention": "transformer_pl.model.MultiHeadSelfAttention",
-        "model.cross_attention": "transformer_pl.model.CrossAttention",
-        "model.embedding": "transformer_pl.model.SharedEmbedding",
-        "model.architecture": "transformer_pl.model.Transformer",
-        "model.width": 1.0,
-        "model.depth": 1.0,
-        "optim.max_steps": 100_000,
-        "optim.duration": 1.0,
-        "optim.optimizer": "torch.optim.Adam",
-        "optim.schedule": "transformer_pl.model.optimizer.InverseSquareRoot",
-        "optim.loss": "transformer_pl.model.loss.SmoothedCrossEntropy",
-        "optim.clip": None,
-        "optim.warmup": 4000,
-        "optim.lr_scale": 1.0,
-        "optim.match": "steps",
-        "optim.eps_ls": 0.1,
-        "optim.beta1": 0.9,
-        "optim.beta2": 0.98,
-        "optim.eps": 1e-9,
-        "data.vocab_size": 37_000,
-        "data.vocabulary_from": None,
-        "data.batches": "transformer_pl.data.batches.TrainStream",
-        "data.batch_tokens": 25_000,
-        "data.source": "en",
-        "data.target": "de",
-        "decode.beam": 4,
-        "decode.alpha": 0.6,
-        "decode.extra": 50,
-        "decode.average": 1,
-        "decode.select": "last",
-        "decode.intervention": "transformer_pl.train.intervention.Unchanged",
-        "trainer.precision": "32-true",
-        "trainer.devices": 1,
-        "trainer.num_nodes": 1,
-        "trainer.accumulate": 1,
-    }
+    sections = {
+        "model": dict(
+            N=6, N_encoder=None, N_decoder=None, d_model=512, d_ff=2048, h=8, d_k=None, d_v=None, p_drop=0.1,
+            attention="transformer_pl.model.ScaledDotProductAttention", ffn="transformer_pl.model.FeedForward",
+            position="transformer_pl.model.SinusoidalPosition", residual="transformer_pl.model.PostNormResidual",
+            self_attention="transformer_pl.model.MultiHeadSelfAttention",
+            cross_attention="transformer_pl.model.CrossAttention", embedding="transformer_pl.model.SharedEmbedding",
+            architecture="transformer_pl.model.Transformer", start=None, start_with="weights", width=1.0, depth=1.0,
+        ),
+        "optim": dict(
+            max_steps=100_000, duration=1.0, optimizer="torch.optim.Adam",
+            schedule="transformer_pl.model.optimizer.InverseSquareRoot",
+            loss="transformer_pl.model.loss.SmoothedCrossEntropy", freeze=None, clip=None, warmup=4000, lr_scale=1.0,
+            match="steps", eps_ls=0.1, beta1=0.9, beta2=0.98, eps=1e-09,
+        ),
+        "data": dict(
+            vocab_size=37_000, vocabulary_from=None, batches="transformer_pl.data.batches.TrainStream",
+            batch_tokens=25_000, source="en", target="de",
+        ),
+        "decode": dict(
+            beam=4, alpha=0.6, extra=50, average=1, select="last", stride=None, memory=None,
+            intervention="transformer_pl.train.intervention.Unchanged",
+        ),
+        "trainer": dict(precision="32-true", devices=1, num_nodes=1, accumulate=1),
+    }  # fmt: skip
+    paper = {f"{section}.{name}": value for section, keys in sections.items() for name, value in keys.items()}
     assert {key: KEYS[key] for key in paper} == paper
     moving_nothing = {"data", "trainer", "seed"}  # sections that the paper does not speak of may gain keys
     assert {key for key in KEYS if key.partition(".")[0] not in moving_nothing} <= paper.keys()
-    assert effective_sizes(Config()) == {
-        "effective.N": 6,
-        "effective.d_model": 512,
-        "effective.d_ff": 2048,
-        "effective.h": 8,
-        "effective.d_k": 64,
-        "effective.d_v": 64,
-        "effective.max_steps": 100_000,
-    }
+    derived = {"N": 6, "d_model": 512, "d_ff": 2048, "h": 8, "d_k": 64, "d_v": 64, "max_steps": 100_000}
+    assert effective_sizes(Config()) == {f"effective.{name}": value for name, value in derived.items()}
 
 
 def test_a_config_is_frozen_and_strict():
@@ -129,7 +98,6 @@ def test_a_config_is_frozen_and_strict():
         Config.model_validate({"novel": 1})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Values
 
 
@@ -154,21 +122,8 @@ def test_text_is_read_by_the_declared_type():
         assert repr(resolve([Level("here", {key: text})]).flat()[key]) == repr(value), (key, text)
 
 
-VALUES = [
-    4,
-    -4,
-    "near",
-    "007",
-    0.5,
-    None,
-    True,
-    False,
-    1e-05,
-    float(3),
-    [1e-30, 0.001],
-    [None, True, "near"],
-    {"a": [1]},
-]
+VALUES = [4, -4, "near", "007", 0.5, None, True, False, 1e-05, float(3)]
+VALUES += [[1e-30, 0.001], [None, True, "near"], {"a": [1]}]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
@@ -204,9 +159,8 @@ YAML = {  # values as they stand in a file, and what they are
     "1e-9": 1e-9,
     "1e3": 1000.0,
     "-.5": -0.5,
-    "010": 10,
-    "0o17": 15,
-    "0x1F": 31,
+    "-10": -10,
+    "+1": 1,
     "2:00:00": "2:00:00",
     "2026-13-01": "2026-13-01",
     "1_000": "1_000",
@@ -223,6 +177,20 @@ def test_files_are_read_by_the_rules_of_yaml_1_2(tmp_path):
         assert [*map(repr, found[name].values())] == [*map(repr, YAML.values())]
 
 
+@pytest.mark.parametrize("text", ["0123", "-07", "00", "0x10", "0o17", "123e45678901"])
+def test_a_number_that_would_not_come_back_as_it_was_written_is_refused(tmp_path, text):
+    """In quotes it is text, and a file whose values are text keeps it as it is."""
+    path = tmp_path / "scale.yaml"
+    path.write_text(f"data.source: en\ndata.name: {text}")
+    with pytest.raises(InputError, match=r"scale\.yaml line 2: "):
+        scale_level(str(path))
+    assert read_yaml(path, numbers=False)["data.name"] == text
+    path.write_text(f"data.name: '{text}'")
+    assert scale_level(str(path)).values["data.name"] == text
+    with pytest.raises(InputError, match=r"quotes|'"):
+        resolve([Level("--set", {"trainer.callbacks": f"[{{my.Stop: {{at: {text}}}}}]"})])
+
+
 WRONG = {
     "model.h": [True, 4.5, "4.5", "four", None, [4], 0],
     "model.d_k": [True, 0],
@@ -235,6 +203,7 @@ WRONG = {
     "trainer.precision": ["64"],
     "data.path": [""],
     "data.name": ["a/b"],
+    "data.sets": ["[news]", "[test=a]", "[a=b,a=c]", "[a/b=c]", "{a: b}", "[a=]", "[1]", "[a", 3, "[=a]"],
     "data.vocab_size": [2_000_000],
     "model.position": ["LearnedPosition", "ablations.learned-position.X", 5],
     "model": [1],
@@ -254,12 +223,7 @@ def test_a_wrong_value_is_refused_with_key_and_place():
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [
-        ("model.dmodel", "model.d_model"),
-        ("h", "model.h"),
-        ("optim.seed", "seed"),
-        ("Model.N", "model.N"),
-    ],
+    [("model.dmodel", "model.d_model"), ("h", "model.h"), ("optim.seed", "seed"), ("Model.N", "model.N")],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(wrong, right):
     (message,) = mistakes({wrong: 1})
@@ -280,7 +244,6 @@ def test_nothing_is_suggested_that_is_not_near(key):
     assert "did you mean" not in message and len(message) < 400
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Constraints between keys
 
 
@@ -313,14 +276,7 @@ def test_a_product_is_a_whole_number_of_at_least_1(keys, constraint):
 
 @pytest.mark.parametrize(
     ("size", "multiplier", "product"),
-    [
-        (6, "1/3", 2),
-        (6, 0.3333333333, 2),
-        (6, 2 / 3, 4),
-        (6, "0.5", 3),
-        (10, 0.1, 1),
-        (10, 0.7, 7),
-    ],
+    [(6, "1/3", 2), (6, 0.3333333333, 2), (6, 2 / 3, 4), (6, "0.5", 3), (10, 0.1, 1), (10, 0.7, 7)],
 )
 def test_a_product_is_exact(size, multiplier, product):
     assert effective_sizes(config(model__N=size, model__depth=multiplier))["effective.N"] == product
@@ -354,7 +310,6 @@ def test_keys_of_the_trainer_that_do_not_go_together(keys):
         assert resolve([Level("", {f"trainer.{key}": value for key, value in keys.items() if key != left_out})])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Levels
 
 
@@ -398,6 +353,7 @@ def test_naming_another_text_drops_the_subset_and_the_revision_of_a_scale(key):
     "keys",
     [
         {},
+        {"data.sets": "[news=a/news,2018=b:test_2018]", "data.test": "x"},
         {"model.d_k": 32, "data.path": "texts", "seed": 3, "model.width": "1/2", "trainer.threads": 2},
         {"model.attention": "mine.Local", "model.attention.window": "16", "model.attention.mode": "near"},
         {"model.ffn": "mine.Gated", "model.ffn.gate": "True", "model.ffn.bound": "None", "model.ffn.beta": "1e-05"},
@@ -412,7 +368,6 @@ def test_flat_is_read_back_as_the_same_config(keys):
     assert resolve([Level("as YAML", yaml.safe_load(yaml.safe_dump(flat)))]) == made
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Variants
 
 
@@ -440,7 +395,6 @@ def test_an_unreadable_variant_is_an_error(variant):
     assert message.startswith(f"f.yaml: variant {variant!r}: ")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Files
 
 
@@ -479,16 +433,27 @@ def test_a_scale_of_ones_own_is_a_path(tmp_path):
 
 def test_a_scale_states_what_was_measured_with_it(tmp_path):
     path = tmp_path / "mine.yaml"
-    path.write_text("optim.max_steps: 50\nmeasured: {spread: 0.5, seconds: 60, processor: mine}\n")
-    assert scale_measured(str(path)) == Measured(spread=0.5, seconds=60, processor="mine")
+    path.write_text(
+        "optim.max_steps: 50\nmeasured: {priors: {bleu: {spread: 0.5, freedom: 3}}, seconds: 60, processor: mine}\n"
+    )
+    assert scale_measured(str(path)) == Measured(
+        priors={"bleu": Spread(spread=0.5, freedom=3)}, seconds=60, processor="mine"
+    )
+    assert scale_measured(str(path)).seconds == (60,) and Measured(seconds=[60, 90]).seconds == (60, 90)
     assert scale_level(str(path)).values == {"optim.max_steps": 50}
-    for wrong in ("{spread: 0}", "{seconds: fast}", "{minutes: 1}", "3"):
+    for wrong in (
+        "{priors: {bleu: {spread: 0, freedom: 1}}}",
+        "{priors: {bleu: 0.5}}",
+        "{seconds: fast}",
+        "{seconds: [60, 0]}",
+        "{minutes: 1}",
+        "3",
+    ):
         path.write_text(f"measured: {wrong}\n")
         with pytest.raises(InputError, match=r"mine\.yaml: measured"):
             scale_measured(str(path))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # The help
 
 

@@ -14,16 +14,13 @@ from pathlib import Path
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
-
 class FromFile(nn.Module):
     def __init__(self, config, site, file: Path, label: str = "a"):
         super().__init__()
 
-
 class Optional(FromFile):
     def __init__(self, config, site, file: "Path | None" = None):
         super().__init__(config, site, file)
-
 
 class Reads(Callback):
     def __init__(self, file: Path):
@@ -107,9 +104,10 @@ KINDS = """
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Iterable, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Iterable, NamedTuple, NewType, Optional, Union
+from pydantic import BaseModel
 from torch import nn
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType, TypedDict
 
 Alias = TypeAliasType("Alias", Path | None)
 
@@ -121,9 +119,27 @@ if TYPE_CHECKING:
 class Known:
     pass
 
+Name = NewType("Name", Path)
+
 @dataclass(frozen=True)
 class Files:
     file: Path
+    label: str = "c"
+
+class Model(BaseModel):
+    file: Path | str
+
+class Pair(NamedTuple):
+    size: int
+    files: list[Path]
+
+class Keys(TypedDict):
+    pair: Pair
+
+@dataclass
+class Slotted:
+    __slots__ = ("inner",)
+    inner: Files
 
 class Plain(nn.Module):
     def __init__(self, config, site, file: {kind} = {default}):
@@ -149,6 +165,15 @@ TYPED = [  # a type, a default, and how a command line names another file
     ("Iterable[Path]", "['a']", '["b"]'),
     ("tuple[str, Path]", "('c', 'a')", '["c", "b"]'),
     ("dict[str, list[str | Path]]", "{'c': ['a']}", '{"c": ["b"]}'),
+    ("Name", "'a'", "b"),
+    ("Files", "Files(Path('a'))", '{"file": "b"}'),
+    ("'Files | None'", "Files(Path('a'))", '{"file": "b"}'),
+    ("Model", "Model(file='a')", '{"file": "b"}'),
+    ("Pair", "Pair(1, [Path('a')])", '[1, ["b"]]'),
+    ("list[Model]", "[Model(file='a')]", '[{"file": "b"}]'),
+    ("dict[str, Files]", "{'x': Files(Path('a'))}", '{"x": {"file": "b"}}'),
+    ("Keys", "Keys(pair=Pair(1, [Path('a')]))", '{"pair": [1, ["b"]]}'),
+    ("Slotted", "Slotted(Files(Path('a')))", '{"inner": {"file": "b"}}'),
     ("dict[Path, float]", "{'a': 0.5}", '{"b": 0.5}'),
     (None, "Path('a')", "b"),
     (None, "(Path('a'), Path('c'))", '["b", "c"]'),
@@ -207,3 +232,13 @@ def test_a_default_that_is_no_path_though_its_type_says_so_is_refused(module):
     module(KINDS.format(kind="Path", default="3"))
     with pytest.raises(InputError, match=r"stranger\.Plain: option file = 3: "):
         identity(resolve([Level("test", {"model.ffn": "stranger.Plain"})]), {}, {})
+
+
+@pytest.mark.parametrize("kind", ["Known", "list[Known]", "'nowhere.Unknown'", "Callable[[Known], int] | Known"])
+def test_a_text_of_a_type_that_nobody_knows_is_refused(module, kind):
+    """It may be a path. A number is none."""
+    module(KINDS.replace("Iterable,", "Iterable, Callable,").format(kind=kind, default="None"))
+    keys = {"model.ffn": "stranger.Plain", "model.ffn.file": '["b"]' if "list" in kind else "b"}
+    with pytest.raises(InputError, match=r"stranger\.Plain: option file = .*type"):
+        identity(resolve([Level("test", keys)]), {}, {})
+    identity(resolve([Level("test", keys | {"model.ffn.file": "3"})]), {}, {})

@@ -4,12 +4,15 @@ import gzip
 import json
 import tempfile
 from pathlib import Path
+from unittest import mock
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from transformer_pl.config import Data
+from transformer_pl.data import tokenizer
 from transformer_pl.data.prepare import prepare
+from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.runtime.errors import InputError
 
 ODD = ["", " ", "\t a ", "a\u2028b\x85", "\r", "\x00", "\ufeff", "<s> \x1b_", "e\u0301 😀", "a " * 5_000, "é" * 5_000]
@@ -72,3 +75,19 @@ def test_every_sentence_comes_back(pairs, form, zipped):
 @given(pairs=PAIRS, form=st.sampled_from(FORMATS), at=st.integers(0, 500), piece=st.binary(max_size=3))
 def test_broken_bytes_are_read_or_refused(pairs, form, at, piece):
     prepared_or_told(pairs, form, spoil=lambda content: content[: at % (len(content) + 1)] + piece)
+
+
+WORDS = ["", "low", "lower", "▁", " ", "\t", "é", "😀", "a▁b", "<s>", "tief.", "\u00a0", "0x41"]
+
+
+@ANY
+@given(words=st.lists(st.sampled_from(WORDS), max_size=60), length=st.integers(1, 30))
+@example(words=["low", "lower", ""], length=4)
+@example(words=["low", "", "", "▁low", "tief"], length=1)
+def test_a_long_line_has_the_same_tokens_in_parts(words, length):
+    """Whatever stands where it is divided: several blanks, signs of sentencepiece's own."""
+    bpe, line = JointBPE(), " ".join(words)
+    bpe.load(bpe.train(lambda: [("low lower lowest " * 9, "tief tiefer")] * 9, 290))
+    whole = bpe.encode([line, "low"], "source").rows()
+    with mock.patch.object(tokenizer, "LONG", length):
+        assert bpe.encode([line, "low"], "source").rows() == whole

@@ -1,6 +1,7 @@
 """Batches: every pair that fits once an epoch, within the budget; the stream of a training, which goes on exactly."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 
 from transformer_pl.config import Config, Data, Optim, Trainer
 from transformer_pl.data.batches import TrainStream, collate, eval_batches, token_batches
-from transformer_pl.data.tokenizer import BOS, EOS, PAD, JointBPE
+from transformer_pl.data.tokenizer import PAD, JointBPE
 from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.runtime.errors import InputError
 
 pytestmark = pytest.mark.core
 BUDGET, LIMIT = 2048, 60
@@ -36,6 +38,15 @@ def split() -> Split:
 
 def cells(batches, sources, targets) -> int:
     return sum(len(batch) * int(sources[batch].max() + targets[batch].max()) for batch in batches)
+
+
+def test_sentences_are_joined_in_order_and_taken_in_any():
+    parts = (([5, 6, 7], [2, 0, 1]), ([], []), ([8, 9, 10, 11], [1, 3]))
+    joined = Tokens.joined([Tokens.of(np.array(flat, np.uint16), lengths) for flat, lengths in parts])
+    assert joined.rows() == [[5, 6], [], [7], [8], [9, 10, 11]] and joined.lengths.tolist() == [2, 0, 1, 1, 3]
+    for indexes in ([], [1], [4, 0, 1, 4], range(5)):
+        taken = joined.take(indexes)
+        assert taken.rows() == [joined.rows()[i] for i in indexes] and taken.flat.dtype == np.uint16
 
 
 # Batches of lengths
@@ -114,18 +125,6 @@ def test_evaluation_keeps_every_sentence_sorted_within_the_budget():
     assert eval_batches(none, none, 10) == []
 
 
-def test_a_batch_holds_the_sentences_with_their_marks():
-    split = Split(
-        Tokens(np.array([11, 12, 13, 14], dtype=np.uint16), np.array([0, 3, 3, 4])),
-        Tokens(np.array([21, 22, 23, 24], dtype=np.uint16), np.array([0, 1, 3, 4])),
-    )
-    batch = collate(split, np.array([1, 0]))
-    assert batch.source.tolist() == [[EOS, PAD, PAD, PAD], [11, 12, 13, EOS]]
-    assert batch.target_in.tolist() == [[BOS, 22, 23], [BOS, 21, PAD]]
-    assert batch.target_out.tolist() == [[22, 23, EOS], [21, EOS, PAD]]
-    assert batch.tokens == 5 and {tensor.dtype for tensor in batch[:3]} == {torch.int64}
-
-
 # The stream of a training
 
 
@@ -167,17 +166,6 @@ def test_the_parts_of_a_global_batch_are_the_whole(split, world, accumulate):
         assert sum(int((part.target_out != PAD).sum()) for part in parts) == batch.tokens
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_resumed_stream_yields_what_was_left(split, accumulate):
-    whole, epoch = listed(stream(split, accumulate=accumulate)), len(plan(split, 0)) * accumulate
-    assert 2 < epoch < len(whole) - 2
-    for done in (0, 1, 2, epoch - 1, epoch, epoch + 1, len(whole) - 1, len(whole)):
-        first, second = stream(split, accumulate=accumulate), stream(split, accumulate=accumulate)
-        begun = listed(itertools.islice(first, done))
-        second.load_state_dict(first.state_dict())
-        assert begun + listed(second) == whole
-
-
 # What a derived class may change
 
 
@@ -192,12 +180,9 @@ class Redrawn(TrainStream):
         return batch._replace(source=batch.source + torch.randint(0, 9, batch.source.shape, generator=generator))
 
 
-def redrawn(accumulate=1, **ranks) -> TrainStream:
-    return Redrawn(*vars_of(stream(None, accumulate=accumulate)), **ranks)
-
-
-def vars_of(one: TrainStream) -> tuple:
-    return one.split, one.tokenizer, one.config
+def redrawn(split=None, **options) -> TrainStream:
+    one = stream(split, accumulate=options.pop("accumulate", 1))
+    return Redrawn(split or Split(tokens([3], 1), tokens([3], 2)), one.tokenizer, one.config, **options)
 
 
 def test_epochs_may_have_other_tokens_and_other_numbers_of_batches():
@@ -213,30 +198,63 @@ def test_epochs_may_have_other_tokens_and_other_numbers_of_batches():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_is_drawn_anew_is_the_same_after_a_stop(accumulate):
-    whole = listed(redrawn(accumulate))
-    for done in (0, 1, 7 * accumulate, 8 * accumulate, len(whole) - 1):
-        first, second = redrawn(accumulate), redrawn(accumulate)
+@pytest.mark.parametrize("make", [stream, redrawn])
+def test_a_resumed_stream_yields_what_was_left(split, make, accumulate):
+    """Also of what is drawn anew in every epoch."""
+    whole, epoch = listed(make(split, accumulate=accumulate)), len(plan(split, 0)) * accumulate
+    assert 2 < epoch < len(whole) - 2
+    for done in (0, 1, 2, 7 * accumulate, epoch - 1, epoch, epoch + 1, len(whole) - 1, len(whole)):
+        first, second = make(split, accumulate=accumulate), make(split, accumulate=accumulate)
         begun = listed(itertools.islice(first, done))
         second.load_state_dict(first.state_dict())
         assert begun + listed(second) == whole
 
 
 def test_random_changes_are_others_in_each_batch_and_on_each_rank():
-    ranks = [list(redrawn(2, rank=rank, world=2)) for rank in (0, 1)]
+    ranks = [list(redrawn(accumulate=2, rank=rank, world=2)) for rank in (0, 1)]
     one_split = Split(*(tokens([3] * 50, side) for side in (1, 2)))
     noises = []
     for rank in (0, 1):
-        same = redrawn(2, rank=rank, world=2)
+        same = redrawn(accumulate=2, rank=rank, world=2)
         same.epoch_split = lambda epoch: one_split
         plain = TrainStream(one_split, same.tokenizer, same.config, rank, 2)
         noises += [str((b.source - a.source)[:2].tolist()) for a, b in zip(plain, same, strict=True)]
     assert len(ranks[0]) == 120 and len(set(noises)) > 0.9 * len(noises)
 
 
-def test_a_state_of_before_continues_the_same():
-    """It holds the number of micro-batches alone."""
-    whole = listed(redrawn())
-    later = redrawn()
-    later.load_state_dict({"done": 23, "epoch": 0, "first_step": 0})
-    assert listed(later) == whole[23:]
+class ByTheStep(TrainStream):
+    def changed(self, batch, generator, step):
+        return batch._replace(target_in=torch.full_like(batch.target_in, step))
+
+
+class Shortened(TrainStream):
+    def changed(self, batch, generator):
+        return batch._replace(target_out=batch.target_out[:, :-1])
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_change_may_go_by_the_step(split, accumulate):
+    config = Config(trainer=Trainer(accumulate=accumulate), optim=Optim(max_steps=3))
+    steps = [batch.target_in.unique().tolist() for batch in ByTheStep(split, None, config)]
+    assert steps == [[step] for step in (1, 2, 3) for _ in range(accumulate)]
+
+
+def test_a_change_keeps_the_number_of_target_tokens_by_which_the_loss_is_divided(split):
+    with pytest.raises(InputError, match="target tokens"):
+        next(iter(Shortened(split, None, Config())))
+
+
+def test_a_step_s_batch_costs_as_much_whatever_the_corpus_is():
+    """By the memory that it takes: an array over all pairs would show."""
+
+    def peak(pairs: int) -> int:
+        side = Tokens.of(np.full(10 * pairs, 7, np.uint16), np.full(pairs, 10))
+        batches = iter(TrainStream(Split(side, side), None, Config(data=Data(batch_tokens=4096))))
+        next(batches)  # plans the epoch
+        tracemalloc.start()
+        next(batches)
+        taken = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return taken
+
+    assert peak(1_000_000) < 1.1 * peak(10_000)

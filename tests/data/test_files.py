@@ -8,6 +8,7 @@ from corpora import PAIRS, mistake, opened, read
 
 from transformer_pl.config import Data
 from transformer_pl.data.files import folder_corpus
+from transformer_pl.data.selection import used_documents
 from transformer_pl.runtime.errors import InputError
 
 ROWS = {split: [{"en": en, "de": de} for en, de in pairs] for split, pairs in PAIRS.items()}
@@ -76,11 +77,75 @@ def test_lines_with_a_tab_are_read_in_the_order_of_their_head(tmp_path, columns,
     assert read(opened(tmp_path, **keys)) == expected
 
 
+def test_a_first_line_that_all_sets_share_is_a_heading_and_said_to_be_one(tables):
+    """It is part of the fingerprint: without it the same files were read otherwise."""
+    folder = tables("tsv")
+    for path in folder.iterdir():
+        path.write_text(f"source\ttarget\n{path.read_text()}")
+    corpus = opened(folder)
+    assert read(corpus) == PAIRS and "source" in corpus.description and "heading" in corpus.fingerprint
+    (folder / "test.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in PAIRS["test"]))
+    corpus = opened(folder)
+    assert read(corpus)["val"] == [("source", "target"), *PAIRS["val"]] and "heading" not in corpus.fingerprint
+
+
 @pytest.mark.parametrize("line", ["", "a", "a\tb\tc", "\t\t"])
 def test_a_line_without_one_tab_is_named(tables, line):
     folder = tables("tsv")
     (folder / "test.tsv").write_text(f"en\tde\na\tb\n{line}\na\n")
     assert f"{folder / 'test.tsv'} line 3" in mistake(folder)
+
+
+@pytest.mark.parametrize("has_heading", [True, False])
+def test_a_further_set_needs_a_test_split_alone_and_has_the_heading_of_the_others_or_none(
+    tables, has_heading, tmp_path
+):
+    folder, lines = tables("tsv"), [f"{en}\t{de}\n" for en, de in PAIRS["test"]]
+    for path in folder.glob("*.tsv"):
+        path.write_text("source\ttarget\n" + path.read_text())
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "a:b" / "test.tsv").write_text("".join(["source\ttarget\n"] * has_heading + lines[::-1]))
+    corpus = opened(folder, sets=(f"news={tmp_path / 'a:b'}:test", f"same={folder}"))
+    assert read(corpus) == PAIRS and list(corpus.pairs("same")) == PAIRS["test"]
+    assert list(corpus.pairs("news")) == PAIRS["test"][::-1]
+    assert f"{tmp_path / 'a'}" in mistake(folder, sets=(f"news={tmp_path / 'a:b'}",))
+
+
+DOCUMENTS = {  # files of a test set with two documents, of two sentences and of one
+    "text": {"test.en": "a\nb\n\nc\n", "test.de": "A\nB\n\nC\n"},
+    "jsonl": {"test.jsonl": [("a", "A", "one"), ("b", "B", "one"), ("c", "C", 2)]},
+    "parquet": {"test.parquet": [("a", "A", "one"), ("b", "B", "one"), ("c", "C", "2")]},
+    "sgm": {
+        f"test-{kind}.{language}.sgm": f"<{kind}set><DOC docid='1'>\n<p>\n<seg id='1'>{one}</seg>"
+        f"<seg id='2'>\n{two}</seg></p></DOC>\n<doc docid='2'>\n<hl><seg id='1'> {three} </seg></hl></doc></{kind}set>"
+        for kind, language, one, two, three in (("src", "en", "a", "b", "c &amp; < d"), ("ref", "de", "A", "B", "C"))
+    }
+    | {"test-ref.en.sgm": "<refset><doc><seg>other</seg></doc></refset>"},
+}
+
+
+@pytest.mark.parametrize("form", DOCUMENTS)
+def test_the_documents_of_a_set_are_known(folder, form):
+    for path in folder.glob("test.*"):
+        path.unlink()
+    for name, content in DOCUMENTS[form].items():
+        if isinstance(content, str):
+            (folder / name).write_text(content)
+        else:
+            write_table(folder / name, [dict(zip(("en", "de", "document"), row, strict=True)) for row in content])
+    corpus, data = opened(folder), Data(path=str(folder))
+    third = "c & < d" if form == "sgm" else "c"
+    assert [pair for pair in corpus.pairs("test") if any(pair)] == [("a", "A"), ("b", "B"), (third, "C")]
+    assert used_documents("test", corpus, data) == ([0, 0, 0, 1] if form == "text" else [0, 0, 1])
+    assert used_documents("val", corpus, data) == [0]
+
+
+def test_segments_that_are_missing_on_one_side_are_named(folder):
+    for path in folder.glob("test.*"):
+        path.unlink()
+    for name, segments in (("src.en", "<seg>a</seg><seg>b</seg>"), ("ref.de", "<seg>A</seg>")):
+        (folder / f"test-{name}.sgm").write_text(f"<doc>{segments}</doc>")
+    assert "test-src.en.sgm" in mistake(folder)
 
 
 @pytest.mark.parametrize(("split", "name"), [("val", "dev2013"), ("val", "validation"), ("test", "test_2016_flickr")])
@@ -107,16 +172,6 @@ def test_parts_are_read_in_their_order_and_must_all_be_there(folder, name, endin
     assert read(opened(folder))["test"] == pairs
     (folder / name.format(7, endings[-1])).unlink()
     assert str(folder) in mistake(folder) and name.format(0, endings[-1]) in mistake(folder)
-
-
-@pytest.mark.parametrize("target", ["en", "de"])
-def test_texts_alone_are_those_of_the_target(folder, target):
-    """Also where the key of the source, which is not used, names the same language."""
-    corpus = folder_corpus(folder, Data(path=str(folder), target=target), has_source=False)
-    side = ("en", "de").index(target)
-    assert {split: [text for _, text in corpus.pairs(split)] for split in PAIRS} == {
-        split: [pair[side] for pair in pairs] for split, pairs in PAIRS.items()
-    }
 
 
 def test_only_newline_ends_a_sentence(folder):
@@ -151,6 +206,29 @@ def test_every_split_that_is_missing_is_reported_at_once(folder):
         opened(folder)
     val, test = error.value.messages
     assert "data.val" in val and "data.test" in test and str(folder) in val and ".jsonl" in val
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train.csv", "val.csv", "test.csv"],
+        ["src-train.txt", "tgt-train.txt", "src-val.txt", "tgt-val.txt", "src-test.txt", "tgt-test.txt"],
+        ["wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens"],
+        ["train/data.tsv", "val/data.tsv", "test/data.tsv"],
+        ["dataset_dict.json", "train/data-00000-of-00001.arrow", "validation/state.json", "test/state.json"],
+    ],
+    ids=["csv", "OpenNMT", "WikiText", "folders", "save_to_disk"],
+)
+@pytest.mark.parametrize("has_source", [True, False])
+def test_a_folder_of_another_form_is_refused_by_what_is_there_and_what_is_wanted(tmp_path, names, has_source):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(InputError) as error:
+        folder_corpus(tmp_path, Data(path=str(tmp_path)), has_source)
+    (message,) = error.value.messages
+    assert all(name.partition("/")[0] in message for name in names)
+    assert "train.tsv" in message and ("train.en and train.de" if has_source else "train.txt") in message
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import check_adds_nothing
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.runs_folder import RunsFolder
 from transformer_pl.trials.trial_config import trial_config
+from transformer_pl.trials.trial_folder import TrialFolder
 from transformer_pl.trials.trial_of import trial_of
 
 CHARACTERS, BYTES = "ablations.character_tokenizer.Characters", "ablations.byte_tokenizer.Bytes"
@@ -29,7 +30,6 @@ SIZES = {CHARACTERS: 23, BYTES: 260, SEPARATE: 600}  # of the little text, which
 OWN = """
 from ablations.byte_tokenizer import Bytes
 
-
 class Own(Bytes):
     def __init__(self, lower: bool = False):
         self.lower = lower
@@ -37,15 +37,12 @@ class Own(Bytes):
     def to_ids(self, sentences, side):
         return super().to_ids([one.lower() if self.lower else one for one in sentences], side)
 
-
 class Other:
     pass
-
 
 class Half(Own):
     def vocabulary(self):
         return super().vocabulary()[:40]
-
 
 class Failing(Own):
     def __init__(self):
@@ -73,7 +70,7 @@ def ids(text, tokenizer, **options) -> tuple[str, str]:
     options = {f"data.tokenizer.{name}": value for name, value in options.items()}
     found = config(text, tokenizer, **options)
     corpus = open_corpus(found.data)
-    return fingerprint_id(found.data, corpus), trial_of(found, corpus, Path("runs")).id
+    return fingerprint_id(found.data, corpus), trial_of(found, corpus, RunsFolder(Path("runs"))).id
 
 
 # What ships
@@ -189,7 +186,7 @@ def test_a_missing_package_or_file_is_told_before_anything_starts(text, monkeypa
 def test_code_and_options_make_another_dataset_and_another_trial(text, module):
     path = module(OWN)
     first = ids(text, "stranger.Own")
-    path.write_text(OWN.replace("class Other:", "class Other(int):"))
+    path.write_text(f"{OWN}# a comment")
     assert ids(text, "stranger.Own") == first
     others = [ids(text, "stranger.Own", lower=True), ids(text, BYTES)]
     path.write_text(OWN.replace("one.lower()", "one.upper()"))
@@ -255,7 +252,7 @@ def test_a_trial_is_trained_scored_and_translates_as_text(text, tmp_path):
     assert code == 0 and " tokenizer=Bytes " in f" {trial.result().name} "
     prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
     (tmp_path / "lines.txt").write_text("\n".join(prepared.text("val")[0]))
-    said = command("translate", trial.folder, tmp_path / "lines.txt", "--runs", tmp_path / "runs")
+    said = command("translate", trial.path, tmp_path / "lines.txt", "--runs", tmp_path / "runs")
     assert said.returncode == 0, said.stderr
-    assert said.stdout.splitlines() == Trial(trial.folder).hypotheses("val")
-    assert list((trial.folder / "sources").rglob("byte_tokenizer.py"))
+    assert said.stdout.splitlines() == TrialFolder(trial.path).hypotheses("val")
+    assert list((trial.path / "sources").rglob("byte_tokenizer.py"))

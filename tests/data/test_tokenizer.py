@@ -10,20 +10,8 @@ pytestmark = pytest.mark.core
 # The example of Sennrich et al. 2016, Section 3.2: `e s` is merged first, then `es t`.
 WORDS = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
 CHARACTERS = len(set("".join(WORDS))) + 1  # and the blank
-ODD = [
-    "",
-    " ",
-    "  low   lower  ",
-    "\tlow\t",
-    "<s> </s> <pad> <unk> <0x41>",
-    "\x1b \x1b_",
-    "\x00\x01\x7f",
-    "😀 👩‍👩‍👧 e\u0301 é",
-    "low\u2028low\u2029\x0b\x0c\x85\r",
-    "\ufeff low \u00a0 low \u3000",
-    "⁇ ▅",
-    "low" * 5000,
-]
+ODD = ["", " ", "  low   lower  ", "\tlow\t", "<s> </s> <pad> <unk> <0x41>", "\x1b \x1b_", "\x00\x01\x7f", "⁇ ▅"]
+ODD += ["😀 👩‍👩‍👧 e\u0301 é", "low\u2028low\u2029\x0b\x0c\x85\r", "\ufeff low \u00a0 low \u3000", "low" * 5000]
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +34,14 @@ def encoded(tokenizer: Tokenizer, sentences: list[str]) -> list[list[int]]:
     return [ids.tolist() for ids in tokenizer.encode(sentences, "source")]
 
 
-@pytest.mark.parametrize("text", ODD, ids=ascii)
-def test_every_text_comes_back(tokenizer, text):
-    assert tokenizer.decode(tokenizer.encode([text], "source")) == [text]
-
-
-def test_text_comes_back_when_training_saw_the_odd_signs():
-    tokenizer = loaded(train_bpe([*ODD, *ODD], 330))
-    assert tokenizer.decode(tokenizer.encode(ODD, "source")) == ODD
+def test_every_text_comes_back_whether_or_not_training_saw_the_odd_signs(model):
+    for tokenizer in map(loaded, (model, train_bpe([*ODD, *ODD], 330))):
+        assert tokenizer.decode(tokenizer.encode(ODD, "source")) == ODD
 
 
 def test_bytes_come_before_merges_which_are_those_of_the_paper():
     learned = loaded(train_bpe(WORDS, 4 + 256 + CHARACTERS + 2)).vocabulary()
     assert learned[4 + 256 : 4 + 256 + 2] == ["es", "est"]
-
-
-def test_the_same_text_gives_the_same_model():
-    assert train_bpe(WORDS, 280) == train_bpe(iter(WORDS), 280)
 
 
 def test_decoding_passes_over_the_marks(tokenizer):

@@ -1,4 +1,4 @@
-"""A rehearsal in this process: what its stages find. And right parts that the tests of several kinds use."""
+"""A rehearsal in this process: what its stages find."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import tiny_trials
-import torch
-import torch.nn.functional as F
-from torch import nn
 
 from transformer_pl.config import Config
 from transformer_pl.laws import rehearsal
@@ -21,16 +18,19 @@ def of_parts(row: Config, folder: Path) -> dict[str, Found]:
     return {one.law: one for one in findings}
 
 
-def of_all_stages(row: Config, folder: Path) -> tuple[rehearsal.Begun, dict[str, Found]]:
-    """The first stage; and by law, what all of them find."""
+def of_trainings(
+    row: Config, folder: Path, is_stopped: bool = False
+) -> tuple[tuple[int, float | None], dict[str, Found]]:
+    """The steps of the first stage and the passes that a batch costs; and by law, what it finds.
+
+    is_stopped: whether the other two stages follow, in which a training is stopped and continued.
+    """
     with tiny_trials.in_a_command():
-        begun = rehearsal.begin(row, folder, folder)
-        findings = begun.found
-        if begun.steps:
-            if begun.steps > 1:
-                rehearsal.stop(row, folder, 1 + begun.steps // 2)
-            findings = findings + rehearsal.end(row, folder)
-    return begun, {one.law: one for one in findings}
+        findings, steps, passes = rehearsal.begin(row, folder, folder)
+        if is_stopped and steps > 1:
+            rehearsal.stop(row, folder, 1 + steps // 2)
+        findings = findings + (rehearsal.end(row, folder) if is_stopped and steps else [])
+    return (steps, passes), {one.law: one for one in findings}
 
 
 def broken(found: dict[str, Found]) -> list[str]:
@@ -50,35 +50,3 @@ def each_law(cases: Iterable[tuple[Any, str]]) -> pytest.MarkDecorator:
 def path(part: type) -> str:
     """By which a config names a class."""
     return f"{part.__module__}.{part.__name__}"
-
-
-class Loss:
-    def __init__(self, config, optim):
-        pass
-
-    def __call__(self, logits, target):
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum")
-
-
-class Buffered(nn.Module):
-    def __init__(self, config, optim):
-        super().__init__()
-        self.register_buffer("weight", torch.ones(config.vocab_size))
-
-    def forward(self, logits, target):
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten(), self.weight, ignore_index=0, reduction="sum")
-
-
-class Schedule:
-    def __init__(self, config, optim):
-        self.optim, self.calls = optim, 0
-
-
-class ClosureTwice(torch.optim.SGD):
-    def step(self, closure):
-        with torch.enable_grad():
-            closure()
-        with torch.enable_grad():
-            loss = closure()
-        super().step()
-        return loss

@@ -5,24 +5,25 @@ import json
 
 import pytest
 import tiny_trials
+import torch
 from helpers import little_text, write_sweep
 
+from transformer_pl.config import sizes
 from transformer_pl.config.levels import Level, resolve
-from transformer_pl.laws.checks import check_all
+from transformer_pl.laws.checks import check_all, checks_of
+from transformer_pl.model import Transformer
 from transformer_pl.report.__main__ import main as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.__main__ import main as sweep
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 OWN = """
 from torch import nn
 from transformer_pl.model import FeedForward, PostNormResidual
 
-
 class LooksAhead(FeedForward):
     def forward(self, x):
         return super().forward(x + x.roll(-1, 1))
-
 
 class Excused(LooksAhead):
     exempt = {
@@ -31,16 +32,13 @@ class Excused(LooksAhead):
         "decoding_step_by_step_equals_decoding_at_once": "it follows",
     }
 
-
 class HalfExcused(LooksAhead):
     exempt = {"the_future_is_hidden": "to show what a leak is worth"}
-
 
 class RMSNorm(PostNormResidual):
     def __init__(self, config, site):
         super().__init__(config, site)
         self.norm = nn.RMSNorm(config.d_model)
-
 
 class ThirdLooksAhead(FeedForward):
     def __init__(self, config, site):
@@ -49,7 +47,6 @@ class ThirdLooksAhead(FeedForward):
 
     def forward(self, x):
         return super().forward(x + x.roll(-1, 1) if self.looks_ahead else x)
-
 
 class Wrong(FeedForward):
     exempt = {}
@@ -72,7 +69,7 @@ def test_all_broken_properties_are_told_and_what_is_excused_is_not(module, tmp_p
     found = messages({"model.ffn": "stranger.LooksAhead"}, tmp_path)
     assert len(found) == 3  # a component that looks ahead also reads padding, and cannot decode step by step
     assert (
-        found[0].startswith(f"model.ffn = stranger.LooksAhead ({path}, line 6)") and "the_future_is_hidden" in found[0]
+        found[0].startswith(f"model.ffn = stranger.LooksAhead ({path}, line 5)") and "the_future_is_hidden" in found[0]
     )
     assert not (tmp_path / "checks").exists()
     others = messages({"model.ffn": "stranger.HalfExcused"}, tmp_path)
@@ -84,6 +81,35 @@ def test_a_component_that_differs_by_layer_is_measured_in_each(module, tmp_path)
     third = {"model.ffn": "stranger.ThirdLooksAhead"}
     check_all([config(third)], tmp_path)
     assert "the_future_is_hidden" in messages(third | {"model.N": 3}, tmp_path)[0]
+
+
+WARM = """
+from pathlib import Path
+import torch
+from transformer_pl.model import Transformer
+from transformer_pl.model.loss import SmoothedCrossEntropy
+
+class Warm(Transformer):
+    def __init__(self, config, file: Path | None = None):
+        super().__init__(config)
+        if file:
+            self.load_state_dict(torch.load(file))
+
+class Loss(SmoothedCrossEntropy):
+    pass
+"""
+
+
+def test_an_architecture_that_loads_weights_is_tested_at_sizes_that_it_has(module, tmp_path):
+    """Others need other sizes: fewer layers, and in a rehearsal the subwords of a small text."""
+    module(WARM)
+    size = sizes(config({"model.N": 3}).model, 40)
+    torch.save(Transformer(size).state_dict(), tmp_path / "weights")
+    row = {"model.N": 3, "data.vocab_size": 40, "model.architecture": "stranger.Warm"}
+    row |= {"model.architecture.file": str(tmp_path / "weights"), "data.path": str(little_text(tmp_path / "text"))}
+    check_all([config(row | more) for more in ({}, {"optim.loss": "stranger.Loss", "optim.max_steps": 2})], tmp_path)
+    with pytest.raises(InputError, match="size mismatch"):
+        check_all([config(row | {"model.d_ff": 64})], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +130,6 @@ def test_what_passed_is_checked_once_for_each_code_and_size(module, tmp_path):
 
     first = kept({}, {"optim.warmup": 7}, {"model.p_drop": 0.3})
     assert len(first) == 1 and kept({}) == first
-    path.write_text(OWN.replace("exempt = {}", "exempt = None"))  # of another class
-    assert kept({}) == first
     path.write_text(OWN + "RMSNorm.rate = 1\n")
     assert len(kept({}, {"model.h": 4})) == 3
     (file,) = first
@@ -134,6 +158,24 @@ def test_a_plan_refuses_a_component_that_breaks_a_property(module, tmp_path, met
         sweep([str(tmp_path / "own.yaml"), "--plan", f"--runs={tmp_path / 'runs'}"])
 
 
+def test_the_dearest_check_comes_last(module, tmp_path, capsys):
+    """First keys and names, then the text, then one run of each row, and the laws at the end, which name their row."""
+    module(OWN + "\n\nclass Fails(FeedForward):\n    def forward(self, x):\n        raise ValueError\n")
+    text, leaks = little_text(tmp_path / "text"), "model.ffn=stranger.LooksAhead"
+    fails, none = "model.ffn=stranger.Fails", "model.ffn=stranger.NoSuch"
+    stages = [([leaks], 300, "must keep the law"), ([leaks, fails], 300, "must run"), ([leaks, fails], 261, "261")]
+    for rows, size, named in [*stages, ([leaks, fails, none], 261, "NoSuch")]:
+        keys = tiny_trials.TINY | {"data.path": text, "data.vocab_size": size, "variant": ["base", *rows]}
+        write_sweep(tmp_path / "own.yaml", keys)
+        code, _, told = tiny_trials.ended(sweep, str(tmp_path / "own.yaml"), f"--runs={tmp_path / 'runs'}")
+        errors = [line for line in told.splitlines() if line.startswith("error: ")]
+        assert code == 2 and errors and all(named in line for line in errors), told
+    assert not [*(tmp_path / "runs").glob("trials/*")]
+    names = []
+    checks_of([config({"model.residual": "stranger.RMSNorm"})], tmp_path / "runs", names.append, rows=["the row"])
+    assert names and all(name.startswith("the row: ") for name in names)
+
+
 def test_rows_that_break_a_law_can_be_left_out(module, tmp_path, capsys):
     """The table has them as refused, with the reason, and as many rows as without it. Base cannot be left out."""
     module(OWN)
@@ -150,9 +192,10 @@ def test_rows_that_break_a_law_can_be_left_out(module, tmp_path, capsys):
     code, table, _ = tiny_trials.ended(report, str(file), "--format=md", f"--runs={tmp_path / 'runs'}")
     assert code == 0 and table.strip() == (folder / "table.md").read_text().strip()
     assert table.count(" was refused: ") == 1 and "the_future_is_hidden" in table
+    assert "exempt = " not in table  # the plan has it in full
     (narrow,) = (folder.parents[1] / "trials").glob("h=2-*")
-    Trial(narrow).clear()
-    Trial(narrow).set_status("failed", why="no memory")  # which is no refusal
+    TrialFolder(narrow).clear()
+    TrialFolder(narrow).set_status("failed", why="no memory")  # which is no refusal
     _, table, _ = tiny_trials.ended(report, str(file), "--format=md", f"--runs={tmp_path / 'runs'}")
     assert table.count(" was refused: ") == 1 and "failed" in table
     assert len(json.loads((folder / "plan.json").read_text())["tested"]["rows"]) == 3

@@ -2,11 +2,8 @@
 
 import json
 
-import numpy as np
 import pytest
-import torch
 from lightning.pytorch.callbacks import (
-    Callback,
     EarlyStopping,
     EMAWeightAveraging,
     GradientAccumulationScheduler,
@@ -17,142 +14,14 @@ from lightning.pytorch.callbacks import (
 )
 from shipped_components import marks_of
 from stopping_callback import StopAt
-from torch import nn
 
-from tests.laws.rehearsals import Buffered, ClosureTwice, Loss, Schedule, broken, each_law, of_all_stages, path
-from transformer_pl.data.batches import TrainStream
+from tests.laws import parts
+from tests.laws.rehearsals import broken, each_law, of_trainings, path
 from transformer_pl.data.excerpt import write_excerpt
-from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.laws import callbacks, resuming, trainings
 from transformer_pl.laws.law import laws_of
 from transformer_pl.laws.small_training import STEPS, SmallTraining
-from transformer_pl.tasks.translation import Translation
-
-
-class Plain(Translation):
-    pass
-
-
-class Constant(Schedule):
-    def __call__(self, step):
-        return 1e-3
-
-
-class Words(JointBPE):
-    pass
-
-
-class Weighted(Buffered):
-    def __init__(self, config, optim):
-        super().__init__(config, optim)
-        self.temperature = nn.Parameter(torch.ones(()))
-
-    def forward(self, logits, target):
-        return super().forward(logits * self.temperature, target)
-
-
-class Numpy(Schedule):
-    def __call__(self, step):
-        return np.float64(1e-3)
-
-
-class NumpyState(torch.optim.SGD):
-    def step(self, closure=None):
-        loss = super().step(closure)
-        for group in self.param_groups:
-            self.state[group["params"][0]]["last"] = np.float64(loss.item())
-        return loss
-
-
-class CountsEpochs(TrainStream):
-    epochs = 0
-
-    def epoch_batches(self, split, epoch):
-        self.epochs += 1
-        batches = super().epoch_batches(split, epoch)
-        return batches[self.epochs % len(batches) :] + batches[: self.epochs % len(batches)]
-
-
-class ReturnsNothing(TrainStream):
-    def changed(self, batch, generator):
-        pass
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Callbacks
-
-
-class NumpyBest(Callback):
-    best = np.float64(1e9)
-
-    def on_validation_end(self, trainer, module):
-        self.best = np.minimum(self.best, float(trainer.callback_metrics["val/loss"]))
-
-    def state_dict(self):
-        return {"best": self.best}
-
-    def load_state_dict(self, state):
-        self.best = state["best"]
-
-
-class Forgets(Callback):
-    calls = 0
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.calls += 1
-        module.model.embedding.weight.data *= 1 - 0.001 * self.calls
-
-
-class Remembers(Forgets):
-    def state_dict(self):
-        return {"calls": self.calls}
-
-    def load_state_dict(self, state):
-        self.calls = state["calls"]
-
-
-class Fits(Callback):
-    def on_exception(self, trainer, module, exception):
-        raise RuntimeError("cannot be stopped")
-
-
-class Averages(Callback):
-    def on_train_end(self, trainer, module):
-        for weight in module.model.parameters():
-            weight.data *= 0.5
-
-
-class Watches(Callback):
-    pass
-
-
-class Draws(Callback):
-    # from torch's own generator, before each step
-    @torch.no_grad()
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        batch.target_in[:, 1:] = torch.where(torch.rand(batch.target_in[:, 1:].shape) < 0.2, 5, batch.target_in[:, 1:])
-
-
-class ByTheRow(Callback):
-    # goes by the steps of the row, as progress callbacks do
-    def on_train_start(self, trainer, module):
-        assert trainer.max_steps == 40
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        trainer.global_step % (trainer.max_steps // 30)
-
-
-class SecondLayer(Callback):
-    def on_fit_start(self, trainer, module):
-        module.model.encoder[1]
-
-
-class Replaces(Callback):
-    # puts a schedule of its own in the place of the row's
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        if batch_idx == 3:
-            own = torch.optim.lr_scheduler.ConstantLR(trainer.optimizers[0], 1.0)
-            trainer.lr_scheduler_configs[0].scheduler = own
+from transformer_pl.runtime.errors import InputError
 
 
 def callbacks_of(*entries):
@@ -171,21 +40,23 @@ SELDOM = ("three passes", "averages of weights")
 TRAINED = {
     "each part around the model": {
         "optim.optimizer": "torch.optim.SGD",
-        "optim.schedule": path(Constant),
-        "optim.loss": path(Loss),
-        "data.task": path(Plain),
-        "data.tokenizer": path(Words),
+        "optim.schedule": path(parts.Constant),
+        "optim.loss": path(parts.Loss),
+        "data.task": path(parts.Plain),
+        "data.tokenizer": path(parts.Words),
     },
     "three passes": {
         "optim.optimizer": "torch.optim.LBFGS",
         "optim.optimizer.max_iter": 3,
-        "optim.loss": path(Buffered),
+        "optim.loss": path(parts.Buffered),
     },
-    "two passes": {"optim.optimizer": path(ClosureTwice), "optim.schedule": path(Numpy)},
-    "several callbacks": {"optim.loss": path(Weighted), "optim.clip": 0.5, "trainer.accumulate": 2}
-    | callbacks_of(LearningRateMonitor, RichProgressBar, Remembers, Draws, ByTheRow, SecondLayer),
+    "two passes": {"optim.optimizer": path(parts.ClosureTwice), "optim.schedule": path(parts.Numpy)},
+    "several callbacks": {"optim.loss": path(parts.Weighted), "optim.clip": 0.5, "trainer.accumulate": 2}
+    | callbacks_of(
+        LearningRateMonitor, RichProgressBar, parts.Remembers, parts.Draws, parts.ByTheRow, parts.SecondLayer
+    ),
     "averages of weights": callbacks_of(with_options(EMAWeightAveraging, decay=0.9), Timer),
-    "a callback that ends it": callbacks_of(with_options(StopAt, step=10), with_options(Watches, **WATCHES)),
+    "a callback that ends it": callbacks_of(with_options(StopAt, step=10), with_options(parts.Watches, **WATCHES)),
 }
 
 
@@ -193,62 +64,106 @@ TRAINED = {
     "name", [pytest.param(name, marks=marks_of(*LAWS) if name in SELDOM else []) for name in TRAINED]
 )
 def test_a_right_part_is_trained_stopped_and_continued(row, tmp_path, name):
-    begun, found = of_all_stages(row(TRAINED[name]), tmp_path)
+    (steps, passes), found = of_trainings(row(TRAINED[name]), tmp_path, is_stopped=True)
     assert not broken(found) and found["a_stopped_training_comes_to_the_same_end"].state == "holds"
-    assert begun.steps == (10 if name == "a callback that ends it" else STEPS)
+    assert steps == (10 if name == "a callback that ends it" else STEPS)
     if name == "a callback that ends it":
         assert not found["what_counts_changes_something"].how
-    assert begun.passes == {"two passes": 2, "three passes": begun.passes}.get(name, 1)
+    assert passes == {"two passes": 2, "three passes": passes}.get(name, 1)
 
 
+WAYS = "it_goes_by_the_better_values_of_a_score"
 BROKEN = [
-    ({"data.batches": path(ReturnsNothing)}, "it_is_trained_and_scored"),
-    ({"optim.optimizer": path(NumpyState)}, "a_stopped_training_comes_to_the_same_end"),
-    ({"data.batches": path(CountsEpochs)}, "a_stopped_training_comes_to_the_same_end"),
-    *((callbacks_of(part), "a_stopped_training_comes_to_the_same_end") for part in (NumpyBest, Forgets)),
+    ({"data.batches": path(parts.ReturnsNothing)}, "it_is_trained_and_scored"),
+    ({"optim.optimizer": path(parts.NumpyState)}, "a_stopped_training_comes_to_the_same_end"),
+    ({"data.batches": path(parts.CountsEpochs)}, "a_stopped_training_comes_to_the_same_end"),
+    *((callbacks_of(part), "a_stopped_training_comes_to_the_same_end") for part in (parts.NumpyBest, parts.Forgets)),
     *(
         (callbacks_of(part) | {"decode.average": 2}, "it_is_trained_and_scored")
-        for part in (with_options(EMAWeightAveraging, decay=0.9), Averages)
+        for part in (with_options(EMAWeightAveraging, decay=0.9), parts.Averages)
     ),
     *(
         (callbacks_of(part), "it_is_trained_and_scored")
         for part in (
             with_options(StochasticWeightAveraging, swa_lrs=0.1),
             with_options(StochasticWeightAveraging, swa_lrs=0.1, swa_epoch_start=1),
-            with_options(GradientAccumulationScheduler, scheduling={"0": 2}),
             with_options(EarlyStopping, monitor="val/bleu"),
             with_options(StopAt, step=10, **WATCHES),
         )
     ),
-    (callbacks_of(Replaces), "it_leaves_the_trainer_as_it_is"),
-    (callbacks_of(with_options(Remembers, **WATCHES)), "what_only_watches_changes_nothing"),
+    *(
+        (callbacks_of(part), "it_leaves_the_trainer_as_it_is")
+        for part in (parts.Replaces, with_options(GradientAccumulationScheduler, scheduling={"0": 2}))
+    ),
+    ({"data.batches": path(parts.Alternates)}, "accumulate_changes_nothing"),
+    *(
+        (callbacks_of(with_options(EarlyStopping, **options)) | {"trainer.val_sample": 4}, WAYS)
+        for options in ({"monitor": "val/bleu_sample"}, {"monitor": "val/ppl", "mode": "max"})
+    ),
 ]
 
 
 @each_law(BROKEN)
 def test_a_part_breaks_its_law(row, tmp_path, part, law):
-    _, found = of_all_stages(row(part), tmp_path)
+    _, found = of_trainings(row(part), tmp_path, is_stopped=law in laws_of(resuming))
     assert found[law].is_broken and found[law].how
 
 
 def test_a_part_that_cannot_be_stopped_is_refused(row, tmp_path):
     with pytest.raises(RuntimeError, match="cannot be stopped"):  # of which the child process makes an InputError
-        of_all_stages(row(callbacks_of(Fits)), tmp_path)
+        of_trainings(row(callbacks_of(parts.Fits)), tmp_path, is_stopped=True)
+
+
+RATES = "it_leaves_the_rates_to_the_schedule"
 
 
 @pytest.mark.parametrize(
-    ("part", "state"), [(Watches, "holds"), (with_options(EarlyStopping, monitor="val/loss"), "untested")]
+    ("part", "state", "law"),
+    [
+        (parts.Watches, "holds", "what_counts_changes_something"),
+        (with_options(EarlyStopping, monitor="val/loss"), "untested", "what_counts_changes_something"),
+        (parts.HalvesRate, "holds", RATES),
+    ],
 )
-def test_a_callback_that_counts_and_changes_nothing_is_noted(row, tmp_path, part, state):
-    """EarlyStopping is not: it stops trainings that are longer than the rehearsal."""
-    noted = of_all_stages(row(callbacks_of(part)), tmp_path)[1]["what_counts_changes_something"]
-    assert (noted.state, bool(noted.how)) == (state, True)
+def test_what_a_callback_does_without_a_word_is_noted(row, tmp_path, part, state, law):
+    """That one changes nothing, but not of EarlyStopping, which stops longer trainings; that a rate lasts one step."""
+    found = of_trainings(row(callbacks_of(part)), tmp_path)[1]
+    assert (found[law].state, bool(found[law].how)) == (state, True) and not broken(found)
+    assert bool(found[RATES].how) == (part is parts.HalvesRate)
+
+
+@pytest.mark.parametrize(
+    ("key", "part", "is_noted"),
+    [
+        ("data.batches", parts.Renamed, True),
+        ("optim.optimizer", parts.Unhurried, True),
+        ("optim.schedule", parts.AsThePaper, True),
+        ("optim.schedule", parts.Later, False),
+        ("optim.loss", parts.Loss, False),
+    ],
+)
+def test_a_part_that_changes_nothing_is_noted(row, tmp_path, key, part, is_noted):
+    """A loss without smoothing, and rates of later steps, do change the training."""
+    _, found = of_trainings(row({key: path(part)}), tmp_path)
+    effect = found["it_changes_the_training"]
+    assert (effect.part, effect.state, bool(effect.how)) == (f"{key} = {path(part)}", "holds", is_noted)
+
+
+def test_a_part_whose_flops_nobody_knows_is_noted(row, tmp_path):
+    (_, passes), found = of_trainings(row({"optim.loss": path(parts.Encodes)}), tmp_path)
+    assert passes is None and "encode" in found["its_flops_are_known"].how
+
+
+def test_an_auxiliary_loss_that_nothing_would_read_is_refused(row, tmp_path):
+    _, found = of_trainings(row(callbacks_of(parts.HasAuxiliary)), tmp_path)
+    assert "auxiliary" in found["it_is_trained_and_scored"].how and broken(found)
 
 
 def test_every_law_of_trainings_can_be_broken():
     """Or ends in a note."""
     laws = {law for kind in (trainings, resuming, callbacks) for law in laws_of(kind)}
-    assert {law for _, law in BROKEN} | {"what_counts_changes_something"} == laws
+    noted = {"what_counts_changes_something", "its_flops_are_known", RATES}
+    assert {law for _, law in BROKEN} | noted == laws
 
 
 def test_a_rehearsal_is_of_the_row_s_own_training(row, tmp_path):
@@ -260,3 +175,14 @@ def test_a_rehearsal_is_of_the_row_s_own_training(row, tmp_path):
     kept = {"model.h", "model.width", "optim.clip", "optim.warmup", "decode.beam", "trainer.precision", "seed"}
     assert {small.flat()[key] == own.flat()[key] for key in kept} == {True}
     assert (small.trainer.val_every, small.trainer.log_every) == (5, 2)
+
+
+def test_a_vocabulary_that_a_tokenizer_refuses_is_named_by_the_number_that_was_written(row, tmp_path, module):
+    module(
+        "from transformer_pl.data.tokenizer import JointBPE\nfrom transformer_pl.runtime.errors import InputError\n\n\n"
+        "class Refuses(JointBPE):\n    def train(self, pairs, vocab_size):\n"
+        "        raise InputError(f'data.vocab_size = {vocab_size}: must be prime')\n"
+    )
+    own = row({"data.vocab_size": 270, "data.tokenizer": "stranger.Refuses"})
+    with pytest.raises(InputError, match=r"data\.vocab_size = 270"):
+        write_excerpt(own.data, tmp_path, tmp_path)

@@ -6,7 +6,7 @@ import operator
 import pytest
 import torch
 
-from transformer_pl.model.beam_search import Hypothesis, beam_search, length_penalty
+from transformer_pl.model.beam_search import Hypothesis, beam_search
 
 pytestmark = pytest.mark.core
 BOS, EOS = 0, 1
@@ -165,21 +165,6 @@ def test_none_where_no_output_is_possible():
     never = {(): {2: 1.0}, (2,): {2: 1.0}}
     assert beam_search(script(never), torch.tensor([2]), bos=BOS, eos=EOS, beam=2, alpha=0.6) == [None]
     assert beam_search(lambda p, o: 1 / 0, torch.tensor([], dtype=torch.long), bos=0, eos=1, beam=2, alpha=0.6) == []
-
-
-def test_length_counts_eos_and_the_last_piece_is_forced_to_be_eos():
-    toy = Toy(seed=10, sentences=3, V=6, eos_bias=(-30.0, -30.0))
-    for s, best in enumerate(search(toy, [5, 1, 3], beam=2, alpha=1.0)):
-        length = [5, 1, 3][s]
-        assert len(best.tokens) == length - 1 and EOS not in best.tokens
-        logprob = sum(toy(s, best.tokens[:i])[piece] for i, piece in enumerate([*best.tokens, EOS]))
-        assert best.score == pytest.approx(logprob * 6 / (5 + length))
-
-
-def test_length_penalty():
-    assert length_penalty(1, 0.6) == 1
-    assert length_penalty(7, 1) == 2
-    torch.testing.assert_close(length_penalty(torch.tensor([1, 7, 19]), 0.5), torch.tensor([1, 2**0.5, 2]))
 
 
 @pytest.mark.parametrize("bad", [math.nan, INF])

@@ -8,17 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rounds import torch_loss
-from small_models import small
 from torch import nn
-from torch._inductor import metrics
-from torch._inductor.utils import fresh_cache
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from transformer_pl.config import Optim
 from transformer_pl.data.batches import PAD
 from transformer_pl.model import kernels, loss
-from transformer_pl.model.loss import SmoothedCrossEntropy, negative_log_likelihood, smoothed_loss
+from transformer_pl.model.loss import negative_log_likelihood, smoothed_loss
 
 pytestmark = pytest.mark.core
 GIB = 2**30
@@ -69,51 +63,6 @@ def test_the_loss_and_its_gradients_are_torch_s_in_chunks_of_any_size(eps_ls, ch
     torch.testing.assert_close(found, expected)
     smoothed_loss(embedding, x, target, eps_ls).backward()
     assert embedding.unused.grad is None
-
-
-@pytest.mark.parametrize("eps_ls", [0.0, 0.1])
-def test_the_formula_that_is_compiled_is_torch_s_loss(eps_ls, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda formula, **options: formula)
-    embedding, x, target = batch()
-    ours = SmoothedCrossEntropy(small(), Optim(eps_ls=eps_ls))
-    ours.compile()
-    found, expected = ours.of_states(embedding, x, target), torch_loss(embedding.logits(x), target, eps_ls)
-    torch.testing.assert_close(found, expected)
-    found, expected = (torch.autograd.grad(one, [x, embedding.weight]) for one in (found, expected))
-    torch.testing.assert_close(found, expected)
-
-
-class Bytes(TorchDispatchMode):
-    """Counts the bytes of what operations read and write."""
-
-    count = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        result = operation(*args, **kwargs or {})
-        if not operation.is_view:
-            tensors = [one for one in tree_leaves((args, kwargs, result)) if isinstance(one, torch.Tensor)]
-            self.count += sum(one.nbytes for one in tensors)
-        return result
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # torch's compiler ignores what it warns of itself, unless that is an error
-def test_a_compiled_loss_makes_four_passes_over_its_logits_and_operations_more_than_twenty():
-    """Two bytes for a logit in each: three times it is read, and its gradient is written."""
-    embedding, x, target = Embedding(5000, 1).bfloat16(), torch.randn(9, 60, 1).bfloat16(), torch.ones(9, 60).long()
-    logits = target.numel() * 5000
-    with Bytes() as by_operations:
-        expected = smoothed_loss(embedding, x, target, 0.1)
-    ours = SmoothedCrossEntropy(small(), Optim())
-    ours.compile()
-    metrics.reset()
-    torch._logging.set_logs(inductor_metrics=True)  # without it nothing is counted
-    try:
-        with fresh_cache():
-            torch.testing.assert_close(ours.of_states(embedding, x, target), expected, rtol=1e-3, atol=0)
-    finally:
-        torch._logging.set_logs()
-    assert metrics.num_bytes_accessed < 8.1 * logits and by_operations.count > 40 * logits
 
 
 class SumOfTwo(Embedding):

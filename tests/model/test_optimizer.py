@@ -88,7 +88,9 @@ def test_a_schedule_is_asked_for_the_steps_of_the_training_alone(module):
     assert built(schedule="stranger.Table")[2] == [*(step / 100 for step in range(1, 101)), 1.0]
 
 
-@pytest.mark.parametrize("name", ["Cosine", "Linear", "Constant", "InverseSquareRootWithoutWarmup"])
+@pytest.mark.parametrize(
+    "name", ["Cosine", "Linear", "Constant", "WarmupStableDecay", "InverseSquareRootWithoutWarmup"]
+)
 def test_a_schedule_begins_and_ends_as_its_name_says(name):
     """Without options each has equation 3's greatest rate, so that a row changes the shape alone."""
     (_, _, paper), (_, _, rates) = built(), built(schedule=f"ablations.schedules.{name}")
@@ -96,7 +98,9 @@ def test_a_schedule_begins_and_ends_as_its_name_says(name):
     if name != "InverseSquareRootWithoutWarmup":
         assert rates[:40] == sorted(rates[:40]) and rates[39] == max(rates)
     assert rates[40:] == sorted(rates[40:], reverse=True)
-    assert (rates[99] < 1e-9) == (name in ("Cosine", "Linear")) and (rates[99] == rates[39]) == (name == "Constant")
+    assert (rates[99] < 1e-9) == (name in ("Cosine", "Linear", "WarmupStableDecay"))
+    assert (rates[99] == rates[39]) == (name == "Constant")
+    assert (rates[79] == rates[39]) == (name in ("Constant", "WarmupStableDecay"))
 
 
 def test_an_optimizer_of_one_s_own_can_group_parameters():

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from helpers import ROOT
 from small_models import built, small
 
@@ -52,7 +53,6 @@ def test_the_document_names_every_slot_and_every_hook():
     assert SLOTS.keys() | hooks <= {re.match(r"`([\w.]+)", first)[1] for first, *_ in LINES}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What a subclass, a loss and a callback may use
 
 
@@ -107,10 +107,11 @@ def test_a_batch_is_what_the_document_says():
     assert tuple(re.findall(r"`(\w+)`", first)[0] for first, _ in table("Batches, for a loss and for a callback")) == (
         Batch._fields
     )
-    sides = [Tokens.of(np.arange(4, 4 + sum(lengths), dtype=np.uint32), lengths) for lengths in ([2, 3], [4, 1])]
-    batch = collate(Split(*sides), np.array([0, 1]))
-    assert batch.source.tolist() == [[4, 5, 2, 0], [6, 7, 8, 2]] and batch.tokens == 7
-    assert batch.target_in.tolist() == [[1, 4, 5, 6, 7], [1, 8, 0, 0, 0]]
-    assert batch.target_out.tolist() == [[4, 5, 6, 7, 2], [8, 2, 0, 0, 0]]
+    sides = [Tokens.of(np.arange(4, 4 + sum(lengths), dtype=np.uint32), lengths) for lengths in ([0, 3], [4, 1])]
+    batch = collate(Split(*sides), np.array([1, 0]))
+    assert {tensor.dtype for tensor in batch[:3]} == {torch.int64} and batch.tokens == 7
+    assert batch.source.tolist() == [[4, 5, 6, 2], [2, 0, 0, 0]]
+    assert batch.target_in.tolist() == [[1, 8, 0, 0, 0], [1, 4, 5, 6, 7]]
+    assert batch.target_out.tolist() == [[8, 2, 0, 0, 0], [4, 5, 6, 7, 2]]
     inside = batch.target_in[:, 1:] != PAD
     assert (batch.target_in[:, 1:][inside] == batch.target_out[:, :-1][inside]).all()

@@ -8,6 +8,7 @@ import torch
 from transformer_pl.config import Site, sizes
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.model import Transformer
+from transformer_pl.model.slots import auxiliary_losses
 
 SMALL = small_models.SMALL | {"model.N": 3}
 
@@ -18,16 +19,12 @@ def built(**keys):
 
 
 NOTES = """
-from torch import nn
 from transformer_pl.model import FeedForward
 
 class Noting(FeedForward):
     def __init__(self, config, site):
         super().__init__(config, site)
         self.site = site
-        self.steps = []
-    def at_step(self, step, steps):
-        self.steps.append((step, steps))
 """
 
 
@@ -40,41 +37,55 @@ def test_a_component_knows_its_layer(module):
     assert Site("cross") == "cross" and Site("cross").layer is None
 
 
-TWICE = """
+PARTS = """
 import torch
+from transformer_pl.data.batches import TrainStream
+from transformer_pl.model import FeedForward
+from transformer_pl.model.loss import SmoothedCrossEntropy
+
+class Told:
+    def at_step(self, step, steps):
+        with open(LOG, 'a') as file:
+            print(step, steps, file=file)
+
+class Layer(Told, FeedForward): pass
+class Loss(Told, SmoothedCrossEntropy): pass
+class Adam(Told, torch.optim.Adam): pass
+class Batches(Told, TrainStream): pass
 class Twice(torch.optim.SGD):
     def step(self, closure):
         with torch.enable_grad():
             closure()
         return super().step(closure)
 """
+LAYERS = {"model.ffn": "stranger.Layer", "model.N": 1, "model.depth": 1}  # one in the encoder, one in the decoder
 
 
 @pytest.mark.usefixtures("unrehearsed")
 @pytest.mark.parametrize(
     ("keys", "steps"),
     [
-        ({}, (1, 2, 3, 3)),
-        ({"trainer.accumulate": 2}, (1, 2, 3, 3)),
-        ({"optim.optimizer": "strange.Twice"}, (1, 2, 3, 3)),
-        ({"trainer.callbacks": "{stopping_callback.StopAt: {step: 2}}"}, (1, 2, 2)),
+        *((LAYERS | keys, [1, 1, 2, 2, 3, 3, 3, 3]) for keys in ({}, {"trainer.accumulate": 2})),
+        (LAYERS | {"optim.optimizer": "stranger.Twice"}, [1, 1, 2, 2, 3, 3, 3, 3]),
+        (LAYERS | {"trainer.callbacks": "{stopping_callback.StopAt: {step: 2}}"}, [1, 1, 2, 2, 2, 2]),
+        ({"optim.loss": "stranger.Loss", "trainer.accumulate": 2}, [1, 2, 3]),
+        ({"optim.optimizer": "stranger.Adam", "trainer.accumulate": 2}, [1, 2, 3]),
+        ({"data.batches": "stranger.Batches", "trainer.accumulate": 2}, [1, 2, 3]),
     ],
     ids=str,
 )
-def test_a_component_is_told_each_step_once_and_its_own_last_one_for_evaluation(module, tmp_path, keys, steps):
+def test_a_part_is_told_each_step_once_and_a_component_its_own_last_one_for_evaluation(module, tmp_path, keys, steps):
     """Whatever the parts of a batch are, and how many gradients an optimizer asks for; also of what ended early."""
     log = tmp_path / "steps"
-    module(TWICE, "strange")
-    module(f"{NOTES}        with open({str(log)!r}, 'a') as file:\n            print(step, steps, file=file)\n")
-    keys = keys | {"model.ffn": "stranger.Noting", "optim.max_steps": 3, "model.N": 1, "model.depth": 1}
-    tiny_trials.train(tmp_path / "runs", keys)
-    told = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
-    assert told == [(step, 3) for step in steps for _ in ("encoder", "decoder")]
+    module(PARTS.replace("LOG", repr(str(log))))
+    tiny_trials.train(tmp_path / "runs", keys | {"optim.max_steps": 3})
+    assert log.read_text().splitlines() == [f"{step} 3" for step in steps]
 
 
 AUXILIARY = """
 import torch
 from transformer_pl.model import FeedForward
+from transformer_pl.model.loss import SmoothedCrossEntropy
 
 class Pulling(FeedForward):
     def __init__(self, config, site, weight: float = 0.5):
@@ -83,6 +94,14 @@ class Pulling(FeedForward):
     def forward(self, x):
         self.auxiliary = {"pull": self.weight * self.W_1.bias.square().mean()}
         return super().forward(x)
+
+class PullingLoss(SmoothedCrossEntropy):
+    def __init__(self, config, optim, weight: float):
+        super().__init__(config, optim)
+        self.weight, self.auxiliary = weight, {"pull": torch.zeros(())}
+    def of_batch(self, model, batch):
+        self.auxiliary = {"pull": self.weight * model.embedding.weight.mean()}
+        return self.of_states(model.embedding, model.states(batch.source, batch.target_in), batch.target_out)
 """
 
 
@@ -104,29 +123,36 @@ def test_auxiliary_losses_are_trained_on_and_logged_but_no_part_of_the_validatio
 
 
 @pytest.mark.usefixtures("unrehearsed")
-def test_an_auxiliary_loss_is_added_to_the_loss_of_a_token(module, tmp_path):
-    """Whatever the number of tokens, or of parts of the batch: a step of SGD follows its gradient alone, so great it is
-    beside the other."""
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(
+    ("part", "pulled", "count"),
+    [("model.ffn=Pulling", "ffn.W_1.bias", 4), ("optim.loss=PullingLoss", "embedding.weight", 1)],
+)
+def test_an_auxiliary_loss_is_added_to_the_loss_of_a_token(module, tmp_path, part, pulled, count, accumulate):
+    """A step of SGD moves each weight by the gradient of a mean, whatever the tokens and the parts of the batch."""
     module(AUXILIARY.replace("square().mean()", "mean()"))
-    keys = {"model.ffn": "stranger.Pulling", "model.ffn.weight": 1e5, "optim.optimizer": "torch.optim.SGD"}
-    for accumulate in (1, 3):
-        more = {"optim.max_steps": 1, "trainer.val_every": 1, "trainer.accumulate": accumulate}
-        _, trial = tiny_trials.train(tmp_path / f"runs{accumulate}", keys | more)
-        rate, weights = trial.metrics()[0]["lr"], trial.weights()
-        biases = [value for name, value in weights.items() if name.endswith("ffn.W_1.bias")]
-        expected = torch.full_like(biases[0], -rate * 1e5 / len(biases[0]))
-        assert len(biases) == 4 and all(torch.allclose(bias, expected, rtol=1e-2) for bias in biases)
+    key, _, name = part.partition("=")
+    keys = {key: f"stranger.{name}", "optim.optimizer": "torch.optim.SGD", "trainer.accumulate": accumulate}
+    keys |= {"optim.max_steps": 1, "trainer.val_every": 1}
+    plain, trial = (
+        tiny_trials.train(tmp_path / f"runs{weight}", keys | {f"{key}.weight": weight})[1] for weight in (0, 1e5)
+    )
+    (line, *_), before, after = trial.metrics(), plain.weights(), trial.weights()
+    moved = {name: after[name] - value for name, value in before.items() if name.endswith(pulled)}
+    assert len(moved) == count and "train/aux.pull" in line
+    for change in moved.values():
+        assert torch.allclose(change, torch.full_like(change, -line["lr"] * 1e5 / change.numel()), rtol=1e-2)
 
 
 def test_auxiliary_losses_are_summed_over_the_components(module):
     module(AUXILIARY)
     model = built(ffn="stranger.Pulling")
-    assert model.auxiliary() == {"pull": 0}
+    assert auxiliary_losses(model) == {"pull": 0}
     with torch.no_grad():
         for layer in (*model.encoder, *model.decoder):
             layer.ffn.W_1.bias.fill_(2.0)
     model(torch.ones(1, 4, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
-    assert model.auxiliary()["pull"].item() == pytest.approx(6 * 0.5 * 4)
+    assert auxiliary_losses(model)["pull"].item() == pytest.approx(6 * 0.5 * 4)
 
 
 FINAL = """

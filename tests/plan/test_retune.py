@@ -13,7 +13,7 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.trials.runs_folder import finished_trials
+from transformer_pl.trials.runs_folder import RunsFolder
 
 KEYS = ["optim.lr_scale", "optim.warmup"]
 SMALL = {"model.width": 0.0625, "optim.max_steps": 20, "trainer.val_every": 10, "decode.beam": 1, "decode.extra": 2}
@@ -102,47 +102,87 @@ def test_every_row_is_trained_at_its_best_point_and_the_table_has_a_note(sweep_f
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
     settings = "model.h", "optim.lr_scale", "seed"
-    results = {tuple(map(result.config.get, settings)): result for _, result in finished_trials(runs)}
-    best = {}
+    results = {tuple(map(result.config.get, settings)): result for _, result in RunsFolder(runs).finished()}
+    best, tries_of = {}, {}
     for h in (8, 4):
         tries = {rate: r.metrics["val/ppl"] for (row, rate, seed), r in results.items() if row == h and seed == 0}
-        assert len(tries) == 2
-        best[h] = min(tries, key=tries.get)
+        tries_of[h], best[h] = tries, min(tries, key=tries.get)
+        assert len(tries) > 2  # the better one of two values is always an end
         assert {rate for row, rate, seed in results if row == h and seed == 2} == {best[h]}
-    assert len(results) == 2 * (2 + 1)
+    assert len(results) == sum(len(tried) for tried in tries_of.values()) + 2
 
     _, shown, _ = ended(report.main, *words, "--format", "md")
     assert "2 points of optim.lr_scale" in shown and "seed 0" in shown
     (folder,) = (runs / "sweeps").iterdir()
     assert (folder / "table.md").read_text() == shown and (folder / "report.html").exists()
-    again = command("sweep", *words, WANDB_MODE="disabled")
-    assert again.returncode == 0 and " 0 to train" in again.stdout
+    (of_tries,) = (path.read_text() for path in folder.rglob("tries.svg"))
+    assert "optim.lr_scale" in of_tries and "h=4" in of_tries
+    assert ended(sweep.main, *words, "--plan")[1].count(" 0 to train") == 2
     _, more, _ = ended(sweep.main, *words[:-1], 3, "--plan")
-    assert more.count(" 0 to train") == 1 and "2 trials to train" in more  # the tries are done
+    assert more.count(" 0 to train") == 1 and "2 trials left" in more  # the tries are done
 
 
-def test_a_try_without_a_finite_metric_is_never_the_best(sweep_file, tmp_path):
-    """Neither is one that failed or diverged. A row without any finite try keeps the file's values."""
-    sweep = read_sweep(sweep_file)
+@pytest.mark.parametrize("optima", [(0.1, 1.0), (10.0, 0.4), (3.0, 2.5)])
+def test_a_row_goes_on_until_two_tried_values_lie_beyond_its_best_one_on_either_side(sweep_file, tmp_path, optima):
+    """So that each finds its optimum, which lies up to ten times beyond the file's value, within a factor of two."""
+    sweep, further = read_sweep(sweep_file), True
+    tuning, center = plan_retuning(sweep, ["optim.lr_scale"], 5, {"name": "val/ppl"}), sweep.base.optim.lr_scale
+    while further:
+        tried = plan_trials(tuning.tries(sweep), RunsFolder(tmp_path))
+        for one in tried:
+            optimum = center * optima[one.config.model.h == 4]
+            one.folder.make()
+            ppl = 3 + math.log(one.config.optim.lr_scale / optimum) ** 2
+            one.folder.finish(a_result(metrics={"val/ppl": ppl, "val/bleu": 1.0}))
+        if further := tuning.further(sweep, tried):
+            tuning = further
+    found = tuning.best(sweep, tried)
+    for row, optimum in zip(found.rows, optima, strict=True):
+        chosen = row.configs[0].optim.lr_scale
+        assert 0.5 <= chosen / (center * optimum) <= 2
+        values = sorted(point["optim.lr_scale"] for name, point, _ in found.tried if name == row.name)
+        assert 2 <= values.index(chosen) < len(values) - 2
+    gone_on = [row.name for row, optimum in zip(sweep.rows, optima, strict=True) if not 0.4 <= optimum <= 2.5]
+    note = found.notes[-1].partition("tried beyond it: ")[2].partition(".")[0]
+    assert set(gone_on) <= set(note.split(", ")) and "Still best" not in found.notes[-1]
+
+
+def test_a_row_that_is_best_at_every_end_is_named(sweep_file, tmp_path):
+    sweep, further = read_sweep(sweep_file), True
     tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, {"name": "val/ppl"})
-    tried = plan_trials(tuning.tries(sweep), tmp_path)
-    for one, value in zip(tried, (math.inf, 9.0, 7.0, None, math.inf, math.inf), strict=True):
-        if value is not None:
-            one.folder.mkdir(parents=True)
-            one.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
-    best = tuning.best(sweep, tried)
-    rates = [row.configs[0].optim.lr_scale for row in best.rows]
-    assert rates == [tuning.points[2]["optim.lr_scale"], tuning.points[0]["optim.lr_scale"]]
-    assert "1 diverged or failed" in best.notes[-1]
-    assert best.base == best.rows[0].configs[0]  # what the others are compared with is tuned as they are
+    while further:
+        tried = plan_trials(tuning.tries(sweep), RunsFolder(tmp_path))
+        for one in tried:
+            one.folder.make()
+            ppl = (
+                3 + abs(math.log(one.config.optim.lr_scale))
+                if one.config.model.h == 8
+                else 9 - one.config.optim.lr_scale / 100
+            )
+            one.folder.finish(a_result(metrics={"val/ppl": ppl, "val/bleu": 1.0}))
+        if further := tuning.further(sweep, tried):
+            tuning = further
+    assert "Still best at such an end: h=4." in tuning.best(sweep, tried).notes[-1]
 
 
-def test_the_best_try_has_the_highest_score_where_that_decides(sweep_file, tmp_path):
+@pytest.mark.parametrize(
+    ("metric", "values", "best"),
+    [
+        ("val/ppl", (math.inf, 9.0, 7.0, None, math.inf, math.inf), [2, 0]),
+        (None, (5.0, 9.0, 7.0, 3.0, 2.0, 4.0), [1, 2]),
+    ],
+)
+def test_the_best_try_has_the_best_metric(sweep_file, tmp_path, metric, values, best):
+    """The lowest perplexity or the highest score. One that is not finite, failed or diverged is never the best: a row
+    without any finite try keeps the file's values."""
     sweep = read_sweep(sweep_file)
-    tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, None)
-    tried = plan_trials(tuning.tries(sweep), tmp_path)
-    for one, bleu in zip(tried, (5.0, 9.0, 7.0, 3.0, 2.0, 4.0), strict=True):
-        one.folder.mkdir(parents=True)
-        one.finish(a_result(metrics={"val/ppl": bleu, "val/bleu": bleu}))
-    rates = [row.configs[0].optim.lr_scale for row in tuning.best(sweep, tried).rows]
-    assert rates == [tuning.points[1]["optim.lr_scale"], tuning.points[2]["optim.lr_scale"]]
+    tuning = plan_retuning(sweep, ["optim.lr_scale"], 3, metric and {"name": metric})
+    tried = plan_trials(tuning.tries(sweep), RunsFolder(tmp_path))
+    for one, value in zip(tried, values, strict=True):
+        if value is not None:
+            one.folder.make()
+            one.folder.finish(a_result(metrics={"val/ppl": value, "val/bleu": value if metric is None else 1.0}))
+    found = tuning.best(sweep, tried)
+    assert [row.configs[0].optim.lr_scale for row in found.rows] == [tuning.points[i]["optim.lr_scale"] for i in best]
+    assert ("1 diverged or failed" in found.notes[-1]) == (None in values)
+    assert found.base == found.rows[0].configs[0]  # what the others are compared with is tuned as they are

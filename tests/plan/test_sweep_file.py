@@ -11,8 +11,11 @@ from shipped_components import each_file
 
 from transformer_pl.config import KEYS
 from transformer_pl.config.levels import Level, parse_variant, resolve, scale_level
+from transformer_pl.plan import plan
 from transformer_pl.plan.sweep_file import OUR_PARAMETERS, TOP_LEVEL, read_sweep
 from transformer_pl.report.published import read_published
+from transformer_pl.report.sweep_rows import Grid
+from transformer_pl.report.sweep_table import outcomes_of
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.train.command import read_argv
 
@@ -58,7 +61,12 @@ def test_a_shipped_sweep_is_read_as_the_grid_that_its_file_spells(path):
     rows = [row for i, row in enumerate(rows) if row not in rows[:i]]
     seeds = content["parameters"].get("seed", {"value": 1})
     seeds = seeds.get("values", [seeds.get("value")])
-    assert [[config.seed for config in row.configs] for row in sweep.rows] == [seeds] * len(rows)
+    more = content["parameters"].get("base_seeds", {"value": len(seeds)})["value"]
+    for row in sweep.rows:
+        assert [config.seed for config in row.configs][: len(seeds)] == seeds
+        assert len(row.configs) == (more if row is sweep.of_base else len(seeds))
+    if more > len(seeds):
+        assert more == min(3 * len(seeds), round(len(seeds) * (len(rows) - 1) ** 0.5))
     for entry, row in zip(rows, sweep.rows, strict=True):
         keys = {key: value for key, value in entry.items() if key not in OUR_PARAMETERS}
         variant = parse_variant(entry.get("variant", "base"), "")
@@ -125,7 +133,10 @@ def test_a_shipped_sweep_is_a_valid_wandb_sweep(path):
 
 @each_file(GRIDS)
 def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
-    """The agent passes every parameter, the variant with them, spelled by Python; `sweep` passes merged keys."""
+    """The agent passes every parameter, the variant with them, spelled by Python; `sweep` passes merged keys.
+
+    It knows nothing of the seeds that base has beyond those of the rows.
+    """
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
     content = yaml.safe_load(path.read_text())
@@ -133,7 +144,7 @@ def test_wandb_s_agent_starts_the_same_trials_as_the_sweep_command(path):
     for row in wandb_grid(content):
         arguments = create_sweep_command_args({"args": {key: {"value": value} for key, value in row.items()}})
         agents.append(resolve(read_argv(arguments["args"]).levels()))
-    ours = read_sweep(path).configs
+    ours = read_sweep(path, base_seeds=len(content["parameters"].get("seed", {}).get("values", [1]))).configs
     assert all(config in ours for config in agents) and len(agents) == len(ours)
 
 
@@ -191,6 +202,15 @@ def test_an_option_at_its_default_makes_no_other_row(sweep_file):
     assert len(mistakes(sweep_file(file))) == 1
 
 
+def test_rows_may_differ_in_an_option_that_must_be_given(sweep_file):
+    """Base, with which their names are compared, then has none. A row without it is refused."""
+    loss = {"optim.loss": {"value": "ablations.distillation.WordDistillation"}}
+    file = sweep_file(loss | {"optim.loss.teacher": {"values": ["cdc919164728", "abc919164728"]}})
+    assert [row.name for row in read_sweep(file).rows] == ["loss.teacher=cdc919164728", "loss.teacher=abc919164728"]
+    (mistake,) = mistakes(sweep_file(loss | {"model.h": {"values": [8]}}))
+    assert "teacher" in mistake
+
+
 def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
     path = sweep_file({"scale": {"values": ["demo", "multi30k"]}, "seed": {"values": [1, 2]}, "model.h": {"value": 4}})
     mine = tmp_path / "mine.yaml"
@@ -200,6 +220,37 @@ def test_the_options_scale_and_seeds_replace_the_file_s(sweep_file, tmp_path):
         levels = [scale_level(scale), Level("", {"model.h": 4})]
         assert sweep.scale == scale
         assert sweep.configs == [resolve([*levels, Level("", {"seed": seed})]) for seed in (5, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [(None, "val/bleu"), ("val/bleu", "val/bleu"), ("val/loss", "val/loss"), ("val/ppl", "val/loss")],
+)
+def test_the_metric_of_a_grid_is_what_its_table_tests_first(sweep_file, name, metric):
+    """Another one would change nothing, and is refused."""
+    of_file = {"metric": {"name": name}} if name else {}
+    rows = {"variant": {"values": ["base", "model.h=4"]}}
+    sweep = read_sweep(sweep_file(rows, **of_file))
+    assert plan.main_metric(sweep) == metric and plan.tested_by(sweep)["metric"] == [metric]
+    assert outcomes_of(Grid(sweep, []))[0].key == metric
+    for other in ("val/chrf", "params"):
+        with pytest.raises(InputError, match=rf"metric\.name = {other}.*val/bleu, val/ppl or val/loss"):
+            plan.main_metric(read_sweep(sweep_file(rows, metric={"name": other})))
+    elsewhere = read_sweep(sweep_file(rows, metric={"name": "val/bpb"}), scale="multi30k")  # the scale has another task
+    assert plan.main_metric(elsewhere) == "val/bleu"
+
+
+@pytest.mark.parametrize(
+    ("options", "of_base"),
+    [({}, 4), ({"seeds": ["5"]}, 1), ({"seeds": ["5"], "base_seeds": 3}, 3), ({"base_seeds": 2}, 2)],
+)
+def test_more_seeds_of_base_are_beside_the_file_s_own_seeds(sweep_file, options, of_base):
+    """One seed, given for a trial run, is one of base, too."""
+    rows = {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [1, 2]}, "base_seeds": {"value": 4}}
+    with_looks = sweep_file(rows | {"looks": {"value": "2 3"}})
+    assert len(read_sweep(with_looks, seeds=[1, 2, 3]).rows[0].configs) == 4
+    base, row = read_sweep(sweep_file(rows), **options).rows
+    assert len(base.configs) == of_base and len(row.configs) == len(options.get("seeds", "12"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -227,6 +278,7 @@ MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and w
     ({"variant": {"values": ["base", ""]}}, {}, {}, ["f.yaml: variant ''"]),
     ({"variant": {"values": ["base", "model.p_drop=0", "model.p_drop=-0.0"]}}, {}, {}, ["p_drop=-0.0"]),
     (H, {"name": 7}, {}, ["f.yaml: name = 7"]),
+    ({"data.sets": {"values": [["a=x", "b=y"], ["a=z"]]}}, {}, {}, ["row `sets=a`", "data.sets: a "]),
     (H, {}, {"sets": {"model.ffn": "nosuch.Part"}}, ["--set: model.ffn = nosuch.Part"]),
     (H, {}, {"sets": {"model.ffn.x": "3"}}, ["--set: model.ffn = "]),
     (H, {}, {"sets": {"data.tokenizer": "Bytes"}}, ["--set: data.tokenizer = Bytes", KEYS["data.tokenizer"]]),

@@ -3,7 +3,7 @@
 import tiny_trials
 
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.options import RunsReport
+from transformer_pl.report.report_options import RunsReport
 from transformer_pl.report.runs import runs_rows
 from transformer_pl.table.table import make_table
 
@@ -44,3 +44,7 @@ def values_of(records, key):
 
 def values(table, key):
     return values_of(table.records, key)
+
+
+def cells_of(table, name):
+    return next(column.cells for column in table.columns if column.name == name)

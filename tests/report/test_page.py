@@ -1,13 +1,16 @@
 """The HTML page of a sweep in a browser: without a network, on a desk screen and on a phone."""
 
 import html
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_trials
 from forked import command
+from growth import make_page
 from helpers import a_result, write_sweep
 from made_rows import measured_sentences, row, sampled, sweep_table, table
 from shipped_components import marks_of, seldom
@@ -15,21 +18,22 @@ from shipped_components import marks_of, seldom
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import leading_comment, read_sweep
 from transformer_pl.report.page import write_page
+from transformer_pl.report.sweep_rows import Grid
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.html import page_columns, write_html
-from transformer_pl.table.rows import Printed, PrintedTable
-from transformer_pl.trials.runs_folder import finished_trials
+from transformer_pl.table.row import Printed, PrintedTable
+from transformer_pl.trials.runs_folder import RunsFolder
 
 PAGE = ("transformer_pl/table/templates/", "transformer_pl/table/html.py", "transformer_pl/report/page.py")
 PAPER = PrintedTable("a paper", Printed("base", 25.8, 4.92))
-FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "PPL", "seeds"]  # columns that are always shown
+FIRST = ["row", "BLEU", "Δ BLEU", "p", "paper Δ BLEU", "seeds", "PPL", "PPL / base"]  # columns that are always shown
 
 
 def page_of(sweep, planned, folder):
     """The address of the page, with the translations and the attention of all trials."""
     table, rows = sweep_table((sweep, planned))
-    shown = [(row.name, trial) for row in rows for trial in row.trials]
-    write_page(folder, f"{sweep.name} at scale demo", sweep.base, table, rows, shown=shown)
+    trials = Grid(sweep, planned).named_trials(rows)
+    write_page(folder, f"{sweep.name} at scale demo", sweep.base, table, trials, shown=trials)
     return (folder / "report.html").as_uri()
 
 
@@ -45,13 +49,27 @@ def watched(page):
 
 def test_a_row_whose_texts_are_not_here_is_left_out(tmp_path):
     sweep = read_sweep(Path("sweeps/table3_A.yaml"), seeds=["1"])
-    for one in plan_trials(sweep, tmp_path):
-        one.make()
-        one.finish(a_result(id=one.id))
-    planned = plan_trials(sweep, tmp_path)  # none has its text
+    for one in plan_trials(sweep, RunsFolder(tmp_path)):
+        one.folder.make()
+        one.folder.finish(a_result(id=one.id))
+    planned = plan_trials(sweep, RunsFolder(tmp_path))  # none has its text
     page_of(sweep, planned, tmp_path)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Results" in text and "<h2>Attention" not in text and "<h2>Translations" not in text
+
+
+@pytest.mark.parametrize("base", [None, "lr_scale=1.001"])
+def test_of_many_rows_the_page_shows_those_that_differ_most(tmp_path, base):
+    """Ten of them beside base, and the row that --base names."""
+    make_page(tmp_path, 14, RunsFolder(tmp_path / "runs"))
+    words = ["report", tmp_path / "page.yaml", "--runs", tmp_path / "runs", *(["--base", base] if base else [])]
+    records = json.loads(command(*words, "--format", "json").stdout)["rows"]
+    records.sort(key=lambda record: -abs(record["val/bleu.difference"] or 0.0))
+    page = Path(command(*words, "--format", "html").stdout.strip()).read_text(encoding="utf-8")
+    maps = json.loads(re.search(r'id="maps">(.*?)</script>', page, re.DOTALL)[1])["sentences"]
+    shown = {"base", base or "base", *(record["name"] for record in records[:10])}
+    assert maps and all(sentence["rows"].keys() == shown for sentence in maps)
+    assert {name: len(re.findall(f"<td>{name}</td>", page)) > 3 for name in shown} == dict.fromkeys(shown, True)
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +118,13 @@ def test_page_is_self_contained_and_complete(smoke, report):
     """It has the BLEU and the log of every trial, and refers to no other file or address."""
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"""(src|href)=["'](?!#|data:)|@import|url\((?!#|data:)""", text)
-    for trial, result in finished_trials(smoke[0]):
-        assert f"{result.main_score:.1f}" in text and trial.folder.name in text
+    for trial, result in RunsFolder(smoke[0]).finished():
+        assert f"{result.main_score:.1f}" in text and trial.name in text
         assert trial.log.read_text().splitlines()[-1] in text
         assert f"BLEU {result.main_score:.1f}, PPL {result.metrics['val/ppl']:.2f}, " in text
-    assert leading_comment(Path("sweeps/smoke.yaml")) in html.unescape(text) and "sweep sweeps/smoke.yaml" in text
+    shown, comment = html.unescape(text), leading_comment(Path("sweeps/smoke.yaml"))
+    assert shown.index("</h1>") < shown.index("</table>") < shown.index(comment) and "sweep sweeps/smoke.yaml" in text
+    assert text.count("not another training text") == 1
     assert text.count("<figcaption>") == text.count("<figure>") > 0 and "<figcaption></figcaption>" not in text
     figures = {path.name for path in (report.parent / "figures").iterdir()}
     assert {f"curves_steps.{kind}" for kind in ("svg", "pdf", "png")} <= figures
@@ -130,10 +150,11 @@ def test_pictures_of_attention_begin_at_one_height(report, browser):
 def test_pressing_a_heading_sorts_in_both_directions(page):
     page.check("#unfold")
     cells = "#results tbody td:nth-child({})"
-    at = page.locator("#results th").all_inner_texts().index("PPL") + 1
+    at = [text.partition("\n")[0] for text in page.locator("#results th").all_inner_texts()].index("PPL") + 1
     for sign in (-1, 1):
         page.locator(f"#results th:nth-child({at}) button").click()
-        shown = [float(text.rstrip("*")) for text in page.locator(cells.format(at)).all_inner_texts()]
+        texts = page.locator(cells.format(at)).all_inner_texts()  # an interval stands below a mean
+        shown = [float(text.partition("\n")[0].rstrip("*")) for text in texts]
         assert len(shown) > 1 and shown == sorted(shown, key=lambda value: sign * value)
 
 
@@ -201,10 +222,10 @@ def signed(module, tmp_path):
     tiny_trials.train(runs, {})
     with tiny_trials.unrehearsed():
         _, trial = tiny_trials.train(tmp_path / "others", own)
-    trial.folder.rename(runs / "trials" / trial.folder.name)
+    trial.path.rename(runs / "trials" / trial.name)
     keys = tiny_trials.TINY | {"data.path": tmp_path / "text", "variant": ["model.attention=stranger.Signed", "base"]}
     sweep = read_sweep(write_sweep(tmp_path / "signed.yaml", keys))
-    planned = plan_trials(sweep, runs)
+    planned = plan_trials(sweep, RunsFolder(runs))
     return page_of(sweep, planned, tmp_path / "page")
 
 
@@ -278,9 +299,6 @@ def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, 
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-# --- Light, dark, print, keyboard
-
-
 # --- Text that would be code
 
 
@@ -305,8 +323,8 @@ def test_no_text_becomes_code(tmp_path, browser):
         log.write("\n".join(AS_CODE))
     sweep = read_sweep(write_sweep(tmp_path / "code.yaml", keys | {"variant": ["base", "model.h=4"]}))
     rows = [one._replace(name=f"{one.name} {AS_CODE[i]} {AS_CODE[-1]}") for i, one in enumerate(sweep.rows)]
-    sweep = sweep._replace(name="<b>x", rows=rows)
-    planned = plan_trials(sweep, runs)
+    sweep = replace(sweep, name="<b>x", rows=rows)
+    planned = plan_trials(sweep, RunsFolder(runs))
     address = page_of(sweep, planned, tmp_path / "page")
     page = browser.new_page()
     problems = watched(page)
@@ -314,7 +332,7 @@ def test_no_text_becomes_code(tmp_path, browser):
     assert not problems and page.evaluate("typeof pwned") == "undefined" and page.locator("img").count() == 0
     shown = page.locator("body").inner_text()
     hidden = page.locator("body").evaluate("body => body.textContent")
-    assert "<b>x at scale demo" in shown and str(trial.folder.name) in hidden
+    assert "<b>x at scale demo" in shown and trial.name in hidden
     assert all(words in hidden for words in AS_CODE)
     page.select_option("#sentence", "1")
     assert page.evaluate("typeof pwned") == "undefined" and not problems

@@ -3,19 +3,20 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from helpers import ROOT, a_result
-from made_rows import column, names, said
+from helpers import ROOT, a_result, a_trial
+from made_rows import column, names
 
 from transformer_pl.config.levels import Level, resolve, scale_level, scale_names
 from transformer_pl.plan.sweep_file import Sweep, SweepRow, read_sweep
-from transformer_pl.report.published import read_published
-from transformer_pl.report.rows import Grid, read_row
+from transformer_pl.report.facts import facts_of
+from transformer_pl.report.published import read_published, read_rows_file
+from transformer_pl.report.sweep_rows import Grid
 from transformer_pl.report.sweep_table import rows_and_about
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.table import make_table
-from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
 TRANSLATES = [name for name in scale_names() if scale_level(name).values.get("model.N_encoder") != 0]
@@ -29,8 +30,9 @@ def config(scale="demo", **keys):
 
 def table_of(folder, sweep, shown=None):
     """The table of a sweep, as if all of its trials had the same results."""
-    planned = [Trial(folder / "none", row.configs[0], place=place) for place, row in enumerate(sweep.rows)]
-    rows, about = rows_and_about([Grid(sweep, planned)], Translation(), paper=shown)
+    planned = [a_trial(folder / "none", row.configs[0], place=place) for place, row in enumerate(sweep.rows)]
+    grid = Grid(sweep, planned)
+    rows, about = rows_and_about(grid, paper=shown)
     known = {"values": VALUES, "states": ["done"], "params": 1, "flops": 1e15}
     return make_table([replace(row, **known) for row in rows], about)
 
@@ -38,7 +40,7 @@ def table_of(folder, sweep, shown=None):
 def beside_paper(folder, *configs, base=0, scale="demo", shown=None):
     """The table of rows with these configs, which are called by their places."""
     rows = [SweepRow(f"row {place}", [one], {}) for place, one in enumerate(configs)]
-    return table_of(folder, Sweep("mine", "project", scale, configs[base], rows), shown)
+    return table_of(folder, Sweep("mine", "project", scale, configs[base], rows, Path("mine.yaml")), shown)
 
 
 @pytest.mark.parametrize("scale", TRANSLATES)
@@ -108,16 +110,20 @@ def test_a_sweep_named_table2_stands_beside_table_2(tmp_path, scale, base, big):
 def test_a_note_says_how_the_machines_of_trials_differ(tmp_path, key, value):
     planned = []
     for place, more in enumerate(({}, {key: value})):
-        trial = Trial(tmp_path / f"{place}", config())
-        trial.make()
-        trial.finish(a_result(metrics={"val/ppl": 3.0, "val/bleu": 60.0}, config={"trainer.devices": 1} | more))
+        trial = a_trial(tmp_path / f"{place}", config())
+        trial.folder.make()
+        trial.folder.finish(a_result(metrics={"val/ppl": 3.0, "val/bleu": 60.0}, config={"trainer.devices": 1} | more))
         written = {"packages": {"torch": "2.9.0"}, "gpus": [], "cpu": "EPYC", "threads": 1} | more
-        (trial.folder / "env.json").write_text(json.dumps(written))
+        (trial.folder.path / "env.json").write_text(json.dumps(written))
         planned.append(trial)
     word = re.search(r"\w[\w.]+", str(value).removeprefix("{'torch'"))[0]
-    grid = Grid(Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})]), planned)
-    _, about = rows_and_about([grid], Translation())
+    sweep = Sweep("mine", "p", "demo", config(), [SweepRow("base", [config()], {})], Path("mine.yaml"))
     for of_row in (planned, [planned[1], planned[1]]):
-        assert (word in said(make_table([read_row("base", config(), of_row, Translation.measure)], about))) == (
-            of_row is planned
-        )
+        assert (word in " ".join(facts_of(Grid(sweep, of_row)).others)) == (of_row is planned)
+
+
+def test_a_printed_number_stands_alone(tmp_path):
+    path = tmp_path / "one.rows.yaml"
+    path.write_text("source: X\nrows: [{row: base, published: {bleu: 25.8 ± 0.2}}]\n")
+    with pytest.raises(InputError, match="alone, without a deviation"):
+        read_rows_file(path)

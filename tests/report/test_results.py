@@ -1,33 +1,36 @@
-"""The tables of sweeps/README.md are those of sweeps/results/tables.csv, and these are those of the trials there."""
+"""The tables of sweeps/README.md and RESULTS.md are those of results/tables.csv, and these are those of the trials."""
 
 import csv
 import itertools
 import json
 import re
-import shutil
-import subprocess
 import tarfile
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import a_trial
 from made_rows import sweep_table
 from scipy import stats
 from shipped_components import marks_of_file
+from tables import shipped_pages
 from tiny_trials import ended
 
 from transformer_pl.config import KEYS
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
-from transformer_pl.report.looks import as_seen
-from transformer_pl.report.row_names import read_row_names
-from transformer_pl.report.rows import sweep_rows
-from transformer_pl.report.sweep_notes import notes_of
+from transformer_pl.report.decisions import read_decisions
+from transformer_pl.report.published import read_row_names
+from transformer_pl.report.sweep_rows import Grid, sweep_rows
+from transformer_pl.sweep.sweep_options import read_options
 from transformer_pl.task import Corpus
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.runs_folder import finished_trials
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.identity import Identity
+from transformer_pl.trials.runs_folder import RunsFolder, trained_config
 from transformer_pl.trials.trial_config import as_trained
+from transformer_pl.trials.trial_folder import TrialFolder
 from transformer_pl.trials.trial_of import trial_of
 
 ROOT = Path(__file__).parents[2]
@@ -51,19 +54,35 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(runs):
     """The trials in the archives."""
-    return finished_trials(runs)
+    return RunsFolder(runs).finished()
 
 
-def keys_of(keys):
-    """All keys and options of a config that is or was trained, but for threads and compiling, which may be others."""
+def keys_of(keys, start=None):
+    """All keys and options of a config that is or was trained, but for those of `trainer` which may be others.
+
+    start: `keys_of` what it starts from, which a sweep names by its row, and a trial by its id.
+    """
     settings = {key: value for key, value in (KEYS | keys).items() if key in KEYS or key.count(".") == 2}
-    return json.dumps(settings | dict.fromkeys(("trainer.threads", "trainer.compile")), sort_keys=True, default=str)
+    settings |= dict.fromkeys(("trainer.threads", "trainer.compile", "trainer.keep_state")) | {"model.start": start}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def keys_of_row(sweep, row, seed):
+    """`keys_of` the config of a row with a seed."""
+    (config,) = (config for config in row.configs if config.seed == seed)
+    return keys_of(config.flat(), None if row.start is None else keys_of_row(sweep, sweep.planned[row.start], seed))
 
 
 @pytest.fixture(scope="module")
 def trials(finished):
     """Those of the archives by `keys_of` their config. Some keys are younger than a trial."""
-    return {keys_of(result.config): trial for trial, result in finished}
+    by_id = {result.id: result.config for _, result in finished}
+
+    def all_keys(config):
+        start = config.get("model.start")
+        return keys_of(config, start and all_keys(by_id[start]))
+
+    return {all_keys(result.config): folder for folder, result in finished}
 
 
 def tables():
@@ -74,22 +93,23 @@ def tables():
 
 def shipped_sweep(words):
     """A shipped sweep file with the options beside it."""
-    file, *options = words.split()
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    seeds, looks = ([int(one) for one in given.get(name, "").split(",") if one] for name in ("--seeds", "--looks"))
-    base_seeds = int(given["--base-seeds"]) if "--base-seeds" in given else None
-    return read_sweep(ROOT / file, given.get("--scale"), seeds or None, looks=looks or None, base_seeds=base_seeds)
+    given = read_options(words.split())
+    return read_sweep(ROOT / given.file, given.scale, given.seeds, looks=given.looks, base_seeds=given.base_seeds)
 
 
 def shipped_grid(trials, runs, words):
     """A shipped sweep with its archived trials, and what was decided of them while they were trained."""
     sweep = shipped_sweep(words)
     planned = []
-    for number, row in enumerate(sweep.rows):
+    for number, row in enumerate(sweep.planned[: len(sweep.rows)]):
         for config in row.configs:
-            trial = trials.get(keys_of(config.flat()), Trial(runs / "trials" / "not-trained"))
-            planned.append(Trial(trial.folder, config, place=number))
-    return as_seen(sweep, planned, runs / "sweeps" / f"{sweep.name}@{sweep.scale}")
+            keys = keys_of_row(sweep, row, config.seed)
+            trial = trials.get(keys, TrialFolder(runs / "trials" / "not-trained"))
+            identity = Identity(trial.identity())
+            planned.append(replace(a_trial(trial.path, config, place=number), folder=trial, identity=identity))
+    folder = runs / "sweeps" / f"{sweep.name}@{sweep.scale}"
+    decisions = read_decisions(Path(words.split()[0]), sweep, planned, folder)
+    return Grid(sweep, decisions.trials, decisions.looked_at()) if decisions else Grid(sweep, planned)
 
 
 def shipped_table(trials, runs, words):
@@ -113,15 +133,20 @@ def test_a_table_is_that_of_the_trials(trials, runs, words, printed):
     }
     for one in table.contrasts:
         assert not one.estimate or one.is_found == (one.estimate.low >= 0 or one.estimate.high <= 0), one.row.name
-    said = [[float(end) for end in ends] for ends in re.findall(r"(-?[\d.]+) to (-?[\d.]+)\)", table.summary)]
+    of_score = table.summary.partition(" times the PPL ")[0].rpartition(". ")[0] or table.summary
+    of_score = of_score.replace("more than 0, at most", "0 to")
+    said = [[float(end) for end in ends] for ends in re.findall(r"(-?[\d.]+) to (-?[\d.]+)(?:\)|, with)", of_score)]
     found = [one for one, contrast in enumerate(table.contrasts) if contrast.is_found]
-    intervals = [[float(end) for end in columns["Δ 95 %"][one].split(" to ")] for one in found]
-    assert sorted(said) == sorted(ends if sum(ends) > 0 else [-end for end in ends[::-1]] for ends in intervals)
+    cells = [re.sub("above|below", "", columns["Δ 95 %"][one]) for one in found]
+    intervals = [[float(end) for end in cell.split(" to ")] for cell in cells]
+    assert all(ends in said or [-end for end in ends[::-1]] in said for ends in intervals) or len(said) < len(found)
+    above = sum(sum(ends) > 0 for ends in intervals)
+    assert len(said) == min(3, above) + min(3, len(found) - above)
 
 
 def test_the_page_shows_base_and_every_row_that_differs_significantly():
     """And no other number than the file has; of rows that are undecided it may have some."""
-    _, *parts = COMMAND.split((ROOT / "sweeps" / "README.md").read_text(encoding="utf-8"))
+    _, *parts = COMMAND.split(shipped_pages())
     for words, section in zip(parts[::2], parts[1::2], strict=True):
         table = section.partition("\n|row|")[2].partition("\n\n")[0].splitlines()  # empty where no row is decided
         head, _, *lines = [line.strip("|").split("|") for line in table] or [[], []]
@@ -152,7 +177,7 @@ def test_seeds_of_different_rows_are_no_pairs(trials, runs):
 
 
 def test_what_demo_says_of_multi30k_is_written(finished):
-    """The numbers of sweeps/README.md are those that the command prints, and a plain loop over rows finds the same.
+    """The numbers of sweeps/RESULTS.md are those that the command prints, and a plain loop over rows finds the same.
 
     Fewer than 16 of 18 intervals that hold would be no prediction.
     """
@@ -177,9 +202,21 @@ def test_what_demo_says_of_multi30k_is_written(finished):
     kept = sum((x[i] - x[j]) * (y[i] - y[j]) > 0 for i in range(18) for j in range(i))
     sizes = [f"{np.sqrt(np.mean(np.square(one))):.1f}" for one in (y - x, y, errors)]
     found = [f"{kept} of 153", f"{sum(x * y > 0)} of 18", *(f"{size} " for size in sizes), f"{held} of 18"]
-    written = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split("## From demo to multi30k\n")[1]
+    written = shipped_pages().split("## From demo to multi30k\n")[1]
     paragraph = " ".join(written.split("\n## ")[0].split())
     assert all(number in paragraph and number in said for number in found)
+
+
+def test_the_report_reads_what_ships_and_writes_nothing(tmp_path, monkeypatch):
+    """In a folder without results, for a sweep by its name; a sweep that does not ship is refused."""
+    monkeypatch.chdir(tmp_path)
+    _, out, error = ended(report.main, "table3_A", "--shipped")
+    assert "next, " in error and "next, " not in out  # as the output is no terminal
+    _, out, _ = ended(report.main, "table3_A", "--shipped", "--format=json")
+    shown = [line["BLEU"].split(" ±")[0] for line in SHIPPED if line["sweep"] == "sweeps/table3_A.yaml"]
+    assert [one["val/bleu.mean"] for one in json.loads(out)["rows"]] == pytest.approx([*map(float, shown)], abs=0.051)
+    code, _, error = ended(report.main, "table2", "--shipped")
+    assert code == 2 and str(tempfile.gettempdir()) not in error and not any(tmp_path.iterdir())
 
 
 def test_a_scale_that_was_looked_at_is_compared_by_its_own_looks(runs):
@@ -191,43 +228,22 @@ def test_a_scale_that_was_looked_at_is_compared_by_its_own_looks(runs):
         assert found == pytest.approx([float(one) for one in shown], abs=0.051), error
 
 
-@pytest.mark.slow
-def test_every_table_compiles_as_latex(trials, runs, tmp_path):
-    if not shutil.which("pdflatex"):
-        pytest.skip("no pdflatex: apt-get install texlive-latex-base")
-    made = [shipped_table(trials, runs, words) for words, _ in tables()]
-    text = "\n".join(rf"{table.latex()}\clearpage" for table in made)
-    page = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{text}\end{{document}}"
-    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
-    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)
-    assert done.returncode == 0 and "Missing character" not in done.stdout, done.stdout[-2000:]
-
-
-def test_a_table_whose_rows_stand_in_a_larger_file_that_ships_names_it(trials, runs, tmp_path):
-    folder = tmp_path / "sweeps" / "any"
-    for file, larger in (("table3_A", "the 20 of table3:"), ("beyond_table3", "")):
-        notes = notes_of([shipped_grid(trials, runs, f"sweeps/{file}.yaml")], "pair", folder)
-        said = [note for note in notes if "All of these rows" in note]
-        assert all(larger in note for note in said) and len(said) == bool(larger)
-
-
 def test_each_trial_is_of_a_table(finished, trials):
     sweeps = [shipped_sweep(words) for words, _ in tables()]
-    of_tables = {keys_of(config.flat()) for sweep in sweeps for row in sweep.rows for config in row.configs}
+    of_tables = {keys_of_row(s, row, config.seed) for s in sweeps for row in s.planned for config in row.configs}
     assert trials.keys() <= of_tables and len(trials) == len(finished)
 
 
 def test_the_trials_keep_their_ids(finished):
     """Of the core, and of every component that is in a table: its code, too. A new id would train them again."""
-    for trial, result in finished:
-        corpus = Corpus(trial.identity.inputs["data"], "", lambda split: iter(()))
-        again = trial_of(as_trained(trial.config), corpus, trial.runs)
-        assert again.identity.trial == result.id, trial.folder
+    for folder, result in finished:
+        corpus = Corpus(folder.identity()["data"], "", lambda split: iter(()))
+        again = trial_of(as_trained(trained_config(folder, result)), corpus, RunsFolder(folder.runs))
+        assert again.identity.trial == result.id, folder.path
 
 
 def test_the_trials_say_nothing_of_the_machine_but_its_kind(finished):
     """No path of a home or of a runs folder elsewhere."""
-    for trial, _ in finished:
-        for file in filter(Path.is_file, trial.folder.rglob("*")):
+    for folder, _ in finished:
+        for file in filter(Path.is_file, folder.path.rglob("*")):
             assert not re.search(r"/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8")), file

@@ -10,7 +10,7 @@ from helpers import ROOT, descendants, little_text, processes, wait_for, write_s
 from tiny_trials import TINY
 
 from transformer_pl.runtime.calls import call_in_new_interpreter
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 
 def long(length):
@@ -50,7 +50,7 @@ def test_a_sweep_ends_and_saves_when_the_script_that_has_called_it_is_killed(tmp
         process.send_signal(signum)
         process.stdout.close()
     wait_for(lambda: not {one.pid for one in processes()} & set(started), 90)  # it would be killed after 100 s
-    assert [Trial(folder).state() for folder in (runs / "trials").iterdir()] == ["stopped", "stopped"]
+    assert [TrialFolder(folder).state() for folder in (runs / "trials").iterdir()] == ["stopped", "stopped"]
 
 
 def test_ctrl_c_saves_what_a_script_trains_and_is_raised_there_afterwards(tmp_path):
@@ -70,5 +70,5 @@ def test_ctrl_c_saves_what_a_script_trains_and_is_raised_there_afterwards(tmp_pa
     (folder,) = (runs / "trials").iterdir()
     assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in errors
     assert printed.count("begins") == 1 and printed.endswith("ended\n")
-    assert Trial(folder).state() == "stopped" and (folder / "checkpoints" / "last.ckpt").exists()
-    assert not Trial(folder).lock.is_held()
+    assert TrialFolder(folder).state() == "stopped" and (folder / "checkpoints" / "last.ckpt").exists()
+    assert not TrialFolder(folder).lock.is_held()

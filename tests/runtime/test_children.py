@@ -18,16 +18,18 @@ print("error", file=sys.stderr)
 time.sleep(float(sys.argv[1]))
 sys.exit(7)
 """
-PARENT = """
-import os, sys, time
+STARTING = """
+import os, time
 from pathlib import Path
 from transformer_pl.runtime import children
 if __name__ == "__main__":
-    child = children.start_module("child", ["60"], {**os.environ, "GIVEN": "1"}, Path("log"))
-    print(child.pid, flush=True)
+    log = Path("log")
+    child = children.start_module("child", ["60"], {**os.environ, "GIVEN": "1"}, log)
+    while "True" not in log.read_text():
+        time.sleep(0.01)
+    Path("pid").write_text(str(child.pid))
     time.sleep(60)
 """
-
 ISOLATING = """
 from hanging import hang
 from transformer_pl.runtime import children
@@ -104,24 +106,16 @@ def test_ctrl_c_while_the_server_imports_ends_all_and_prints_no_traceback(tmp_pa
     assert "Traceback" not in printed and printed.splitlines()[-1].startswith("stopped by SIGINT")
 
 
-def test_what_is_isolated_ends_with_its_parent(tmp_path):
-    (tmp_path / "parent.py").write_text(ISOLATING)
-    (tmp_path / "hanging.py").write_text(HANGING)
+@pytest.mark.parametrize(
+    "parent", [pytest.param(STARTING, id="starting", marks=pytest.mark.slow), pytest.param(ISOLATING, id="isolating")]
+)
+def test_no_child_outlives_its_parent(tmp_path, parent):
+    for name, text in {"parent": parent, "hanging": HANGING, "child": CHILD}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "log").touch()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
-    with subprocess.Popen([sys.executable, "parent.py"], cwd=tmp_path, env=environment) as parent:
-        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
-        parent.kill()
-    wait_for(lambda: not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text()}"), 20)
-
-
-@pytest.mark.slow  # the parent is a new process
-def test_no_child_outlives_its_parent(tmp_path):
-    (tmp_path / "child.py").write_text(CHILD)
-    (tmp_path / "parent.py").write_text(PARENT)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
-    words = [sys.executable, "parent.py"]
-    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as parent:
-        pid = int(parent.stdout.readline())
-        wait_for(lambda: (tmp_path / "log").exists() and "True" in (tmp_path / "log").read_text())
-        os.kill(parent.pid, signal.SIGKILL)
-    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), 20)
+    pid = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "parent.py"], cwd=tmp_path, env=environment) as process:
+        wait_for(lambda: pid.exists() and pid.read_text())
+        process.kill()
+    wait_for(lambda: not os.path.exists(f"/proc/{pid.read_text()}"), 20)

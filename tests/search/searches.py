@@ -1,15 +1,12 @@
 """Small searches for tests: their files, studies and queues."""
 
-import time
 from functools import partial
 from pathlib import Path
 
 import optuna
 import yaml
 from helpers import a_result, shared_text
-from torch import nn
 
-from transformer_pl.data.tokenizer import JointBPE
 from transformer_pl.search import samplers
 from transformer_pl.search.drawing import SearchQueue
 from transformer_pl.search.space import read_search
@@ -44,7 +41,7 @@ def study_folder(folder):
     return folder / "runs" / "sweeps" / "try@demo"
 
 
-def queue_of(folder, clock=time.monotonic, sampler=None, url=None, words=None, **keys):
+def queue_of(folder, sampler=None, url=None, words=None, **keys):
     """The queue of a search in `folder`, as the next process has it. words: of --sampler."""
     study_folder(folder).mkdir(parents=True, exist_ok=True)
     search = search_of(**keys)
@@ -52,7 +49,7 @@ def queue_of(folder, clock=time.monotonic, sampler=None, url=None, words=None, *
     of_number = partial(samplers.sampler, search, words) if words else None
     study.sampler = sampler or (of_number(0) if of_number else optuna.samplers.RandomSampler(seed=1))
     is_seeded = words and samplers.seed_of(words) is not None
-    return SearchQueue(search, study, folder / "runs", of_number if is_seeded else None, clock)
+    return SearchQueue(search, study, folder / "runs", of_number if is_seeded else None)
 
 
 def study_of(folder):
@@ -63,32 +60,6 @@ def study_of(folder):
 
 def finish(queue, planned, **metrics):
     """End a trial as its training would."""
-    planned.make()
-    planned.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
+    planned.folder.make()
+    planned.folder.finish(a_result(metrics={"val/ppl": 2.0, "val/bleu": 30.0} | metrics))
     queue.ended(planned, "done")
-
-
-class Worded(nn.Identity):
-    """A position with an option that is any text."""
-
-    def __init__(self, config, site, words=""):
-        super().__init__()
-
-    def forward(self, x, start=0):
-        return x
-
-
-class WordedBPE(JointBPE):
-    """A tokenizer with an option that is any text."""
-
-    def __init__(self, words=""):
-        super().__init__()
-
-
-class Clock:
-    """The time of a queue: it moves only when a test moves it."""
-
-    now = 1000.0
-
-    def __call__(self):
-        return self.now

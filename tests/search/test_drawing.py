@@ -1,9 +1,9 @@
 """What a search draws, and what it tells Optuna: no trial is lost, or trained twice, also where processes share it."""
 
 import sqlite3
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from helpers import a_result
@@ -12,25 +12,23 @@ from optuna.trial import TrialState
 from shipped_components import marks_of
 from tiny_trials import ended
 
-from tests.search.searches import DROPOUT, OPTUNA, Clock, finish, queue_of, search_file, search_of, study_folder
+from tests.search.searches import DROPOUT, OPTUNA, finish, queue_of, search_file, search_of, study_folder
 from transformer_pl.report import __main__ as report
-from transformer_pl.search.drawing import UNLOCKED_S
+from transformer_pl.runtime.errors import InputError
+from transformer_pl.search import drawing
 from transformer_pl.search.results import SearchResults
 from transformer_pl.search.samplers import SAMPLERS, construct, pruner
-from transformer_pl.search.study import counted_trials, create_study, find_study, shown_number
+from transformer_pl.search.study import answering_database, counted_trials, create_study, find_study, shown_number
 from transformer_pl.sweep import __main__ as sweep
 
 SECRET = "s3cret"
 SAMPLED = marks_of("transformer_pl/search/samplers.py", "transformer_pl/search/drawing.py")
 
 
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-def trials_in(queue, state):
-    return queue.study.get_trials(states=(state,))
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    """A queue that had nothing to train asks the study again at once."""
+    monkeypatch.setattr(drawing, "RETRY_DRAW_S", 0.0)
 
 
 ONE, TWO = [("val/ppl", "minimize")], [("val/bleu", "maximize"), ("flops", "minimize")]
@@ -51,8 +49,8 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
         if ending == "done":
             finish(queue, planned, **{"val/bleu": 1.0})
         else:
-            planned.make()
-            planned.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
+            planned.folder.make()
+            planned.folder.set_status(ending, **({"step": index + 1} if ending == "diverged" else {}))
             queue.ended(planned, ending)
         assert (queue.ended_count(), queue.remaining().trials) == (index + 1, 5 - (index + 1))
     queue.next(set())
@@ -61,8 +59,8 @@ def test_a_diverged_trial_is_the_worst_in_every_goal_and_never_the_best(tmp_path
     worst = [float("inf") if direction == "minimize" else -float("inf") for _, direction in goals]
     assert all(t.values == worst for t in trials if "diverged" in t.user_attrs)
     states = [record["state"] for record in SearchResults(queue.search, queue.study, queue.runs).records]
-    assert states == ["best" if goals is ONE else "front", *["diverged"] * 2, "failed", "running"]
-    (retry,) = trials_in(queue_of(tmp_path, **keys), TrialState.WAITING)
+    assert states == ["best" if goals is ONE else "front", *["diverged"] * 2, "failed", "new"]
+    (retry,) = queue_of(tmp_path, **keys).study.get_trials(states=(TrialState.WAITING,))
     assert shown_number(retry) == 2
 
 
@@ -75,7 +73,7 @@ def test_a_repeated_draw_has_the_same_outcome_and_counts(tmp_path):
         if planned.config.model.h == 8:
             finish(queue, planned)
         else:
-            planned.make()
+            planned.folder.make()
             queue.ended(planned, "pruned")
     assert trained == 2 and queue.waits() is None
     outcomes = [(trial.params["model.h"], trial.state, trial.value) for trial in counted_trials(queue.study)]
@@ -98,57 +96,43 @@ def test_processes_that_draw_at_once_stay_within_run_cap(tmp_path):
     assert sum(planned is not None for planned in drawn) == 2 and len(queues[0].study.get_trials()) == 2
 
 
-def test_trials_that_are_put_back_keep_their_numbers(tmp_path, clock):
-    queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
-    drawn = [queue.next(set()), queue.next(set())]
-    queue.stopped()
-    again = queue_of(tmp_path, clock, space=DROPOUT, run_cap=2)
-    for before in drawn:
-        planned = again.next(set())
-        assert (planned.name, planned.folder) == (before.name, before.folder)
-        finish(again, planned)
-    assert again.next(set()) is None and len(counted_trials(again.study)) == 2
-
-
 @pytest.mark.parametrize("url", [None, "sqlite:///{}/study.db"], ids=["journal", "database"])
-def test_a_running_trial_without_a_lock_is_tried_once_more(tmp_path, clock, url):
-    """The trial itself may kill its process. The next command tries it again."""
-    keys = {"clock": clock, "space": DROPOUT, "run_cap": 1, "url": url and url.format(tmp_path)}
-    dead, queue = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
-    base = dead.next(set())
-    base.folder.mkdir(parents=True)
-    with base.lock.hold():
-        for _ in range(3):
-            assert queue.next(set()) is None and queue.waits() is not None
-            clock.now += UNLOCKED_S + 1
-    assert queue.next(set()) is None
-    clock.now += UNLOCKED_S + 1
-    again = queue.next(set())
-    assert again.folder == base.folder and again.name == base.name
-    third = queue_of(tmp_path, **keys)
-    assert third.next(set()) is None
-    clock.now += UNLOCKED_S + 1
-    assert third.next(set()) is None and third.waits() is None
-    assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
-    queue.ended(again, "done")  # it had been alive, and changes nothing
-    assert [t.state for t in third.study.get_trials()] == [TrialState.FAIL] * 2
-    assert queue_of(tmp_path, **keys).next(set()).folder == base.folder
+def test_a_trial_is_drawn_again_when_no_living_process_holds_it(tmp_path, url):
+    """Not while the command lives that has drawn it, nor while a process trains it. It keeps its number and folder."""
+    keys = {"space": DROPOUT, "run_cap": 2, "url": url and url.format(tmp_path)}
+    first, second = queue_of(tmp_path, **keys), queue_of(tmp_path, **keys)
+    drawn = [first.next(set()), first.next(set())]
+    drawn[0].folder.make()
+    with drawn[0].folder.lock.hold():
+        assert second.next(set()) is None and second.waits() is not None
+        first.close()
+        again = second.next(set())
+        assert again.id == drawn[1].id and second.next(set()) is None
+    again = [second.next(set()), again]
+    assert [(trial.name, trial.id) for trial in again] == [(trial.name, trial.id) for trial in drawn]
+    for trial in again:
+        finish(second, trial)
+    finish(first, drawn[0], **{"val/ppl": 9.0})  # it had been alive, and changes nothing
+    assert second.next(set()) is None and second.waits() is None
+    assert [trial.value for trial in counted_trials(second.study)] == [2.0, 2.0]
 
 
-def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path, clock):
+def test_a_search_goes_on_while_another_command_trains_what_it_has_drawn(tmp_path):
     """As a grid that trains base. That config is waited for, and not trained twice."""
-    queue = queue_of(tmp_path, clock, space=DROPOUT, run_cap=3)
-    other = queue_of(tmp_path / "other", clock, space=DROPOUT)
-    other.runs = queue.runs
+    queue = queue_of(tmp_path, space=DROPOUT, run_cap=3)
+    for folder in (tmp_path / "runs" / "trials", tmp_path / "other" / "runs"):
+        folder.mkdir(parents=True)
+    (tmp_path / "other" / "runs" / "trials").symlink_to(tmp_path / "runs" / "trials")
+    other = queue_of(tmp_path / "other", space=DROPOUT)
     base = other.next(set())
-    base.make()
-    with base.lock.hold():
+    base.folder.make()
+    with base.folder.lock.hold():
         second = queue.next(set())
-        assert second.folder != base.folder
-        assert [draw.trial.folder for draw in queue.held] == [base.folder]
+        assert second.id != base.id
+        assert [draw.trial.id for draw in queue.held] == [base.id]
     finish(other, base)
     third = queue.next(set())
-    assert len({one.folder for one in (base, second, third)}) == 3 and not queue.held
+    assert len({trial.id for trial in (base, second, third)}) == 3 and not queue.held
     assert queue.study.get_trials()[0].value == 2.0
 
 
@@ -174,15 +158,15 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
     queue.study.pruner = pruner(queue.search, words)
     while planned := queue.next(set()):
         value = 10.0 + planned.place  # the trial's number
-        planned.folder.mkdir(parents=True)
-        (planned.folder / "metrics.jsonl").write_text(f'{{"step": 2, "val/ppl": {value}}}\n')
+        planned.folder.make()
+        (planned.folder.path / "metrics.jsonl").write_text(f'{{"step": 2, "val/ppl": {value}}}\n')
         if queue.watch(planned):
             queue.ended(planned, "pruned")
         else:
-            with (planned.folder / "metrics.jsonl").open("a") as file:
+            with (planned.folder.path / "metrics.jsonl").open("a") as file:
                 file.write(f'{{"step": 20, "kind": "final", "val/ppl": {value + 99}, "val/bleu": 1.0}}\n')
             assert not queue.watch(planned)
-            planned.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
+            planned.folder.finish(a_result(metrics={"val/ppl": value, "val/bleu": 1.0}))
             queue.ended(planned, "done")
     trials = counted_trials(queue.study)
     assert "".join(trial.state.name[0] for trial in trials) == expected
@@ -190,8 +174,7 @@ def test_a_pruner_ends_the_trials_that_it_is_to_end(tmp_path, words, early, expe
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["tpe", *(pytest.param(name, marks=SAMPLED) for name in ("random", "qmc", "cma-es", "gp", "nsga-ii"))],
+    "name", ["tpe", *(pytest.param(name, marks=SAMPLED) for name in ("random", "qmc", "cma-es", "gp", "nsga-ii"))]
 )
 def test_a_seeded_sampler_goes_on_after_a_restart(tmp_path, name):
     """No point is drawn again, and those of two processes are those of one."""
@@ -208,17 +191,18 @@ def test_a_seeded_sampler_goes_on_after_a_restart(tmp_path, name):
     assert len(set(drawn["calm"])) == 7 and drawn["restarted"] == drawn["calm"]
 
 
-def test_a_database_that_is_away_for_a_while_delays_a_search(tmp_path):
+def test_a_database_that_does_not_answer_ends_a_search_which_the_same_command_continues(tmp_path):
     """Here another process locks it. A restart of PostgreSQL is in tests/search/test_search.py."""
     file = tmp_path / "study.db"
-    queue = queue_of(tmp_path, url=f"sqlite:///{file}?timeout=0.1", space=DROPOUT, run_cap=3)
-    locked, started = sqlite3.connect(file, check_same_thread=False), time.monotonic()
-    locked.execute("BEGIN EXCLUSIVE")
-    release = threading.Timer(1.0, locked.rollback)
-    release.start()
-    assert queue.next(set()) is not None and time.monotonic() - started > 0.9
-    release.join()
-    locked.close()
+    keys = {"url": f"sqlite:///{file}?timeout=0.1", "space": DROPOUT, "run_cap": 3}
+    queue = queue_of(tmp_path, **keys)
+    drawn = queue.next(set())
+    with closing(sqlite3.connect(file)) as locked:
+        locked.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(InputError, match="database"), answering_database(), closing(queue):
+            queue.next(set())
+        locked.rollback()
+    assert queue_of(tmp_path, **keys).next(set()).id == drawn.id
 
 
 def test_a_study_is_of_one_search(tmp_path):
@@ -240,8 +224,7 @@ def test_a_study_is_of_one_search(tmp_path):
         (f"postgresql://h/x?user=me&password={SECRET}", "PGPASSWORD"),
         (f"postgresql://me:{SECRET}@h:54x/x", "--storage"),
         (f"nonsense {SECRET}", "--storage"),
-        ("sqlite:////nowhere/at/all.db", "sqlite:////nowhere/at/all.db"),
-        ("sqlite://", "sqlite:///study.db"),
+        ("sqlite:////nowhere/at/all.db", "--storage"),
     ],
 )
 def test_an_invalid_storage_is_refused_and_no_password_printed(tmp_path, url, shown):
@@ -249,4 +232,4 @@ def test_an_invalid_storage_is_refused_and_no_password_printed(tmp_path, url, sh
         (tmp_path / "runs").mkdir(exist_ok=True)
         code, out, err = ended(main, search_file(tmp_path), "--runs", tmp_path / "runs", f"--storage={url}")
         assert code == 2 and shown in err and "Traceback" not in err and SECRET not in out + err
-    assert not (tmp_path / "runs" / "sweeps").exists()
+    assert not (tmp_path / "runs" / "trials").exists()

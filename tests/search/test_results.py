@@ -1,24 +1,22 @@
 """The results of a search: its table, what mattered, and its figures."""
 
 import math
+import shutil
 
 import numpy as np
 import optuna
 import pytest
-from helpers import a_result
+from helpers import a_result, shared_text
 from optuna.trial import TrialState
 
-from tests.search.searches import OPTUNA, queue_of, search_of
+from tests.search.searches import OPTUNA, finish, queue_of, search_of, study_folder
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.runtime.digests import value_digest
-from transformer_pl.search.page import draw_search_plots
-from transformer_pl.search.results import SearchResults, without_best
-from transformer_pl.search.study import create_study
+from transformer_pl.search.results import SearchResults
+from transformer_pl.search.search_page import draw_search_plots
+from transformer_pl.search.study import create_study, find_study, renew, shown_number
 from transformer_pl.search.table import search_table
 from transformer_pl.table import figures as plots
 from transformer_pl.table.cells import EXEMPT
-from transformer_pl.table.rows import Measure, Row
-from transformer_pl.table.table import compare
 from transformer_pl.trials.identity import row_identity, same_row
 
 SPACE = {
@@ -72,13 +70,46 @@ def test_a_trial_that_is_exempt_from_a_property_is_marked(tmp_path):
     queue = queue_of(tmp_path, run_cap=2)
     for exempt in ({}, {"mine.Attention": {"the_future_is_hidden": "on purpose"}}):
         planned = queue.next(set())
-        planned.make()
-        planned.finish(a_result(exempt=exempt))
+        planned.folder.make()
+        planned.folder.finish(a_result(exempt=exempt))
         queue.ended(planned, "done")
     table = search_table(SearchResults(queue.search, queue.study, tmp_path / "runs"))
     assert sorted(name.endswith(EXEMPT) for name in table.columns[0].cells) == [False, True]
     for text in (table.markdown(), table.latex(), table.csv(), table.json()):
         assert text.count("on purpose") >= 1
+
+
+@pytest.mark.parametrize("edited", ["code", "text"])
+def test_a_trial_of_other_code_or_text_is_compared_with_none_and_drawn_again(tmp_path, monkeypatch, edited):
+    """Only the trials whose class was edited, or all where the text was; each with its values, and under its number."""
+    monkeypatch.syspath_prepend(tmp_path)
+    part, text = tmp_path / f"edited_{edited}.py", tmp_path / "text"
+    part.write_text("from torch.optim import Adam\n\nclass Own(Adam):\n    factor = 1\n")
+    own, classes = f"{part.stem}.Own", ["torch.optim.Adam", f"{part.stem}.Own"]
+    shutil.copytree(shared_text(), text)
+    keys = {"space": {"optim.optimizer": {"values": classes}}, "run_cap": 3, "fixed": {"data.path": str(text)}}
+    queue = queue_of(tmp_path, **keys)
+    queue.study.enqueue_trial({"optim.optimizer": own})
+    for value in (3.0, 1.0, 2.0):
+        if planned := queue.next(set()):
+            finish(queue, planned, **{"val/ppl": value})
+    before = SearchResults(queue.search, queue.study, tmp_path / "runs")
+    changed, old, new = (part, "= 1", "= 2") if edited == "code" else (text / "train.en", "e", "a")
+    changed.write_text(changed.read_text().replace(old, new))
+    results = SearchResults(queue.search, queue.study, tmp_path / "runs")
+    assert not before.outdated and results.outdated
+    for trial, record in zip(results.trials, results.records, strict=True):
+        is_outdated = edited == "text" or trial.params["optim.optimizer"] == own
+        assert (record["state"] == "outdated", record["val/ppl"] is None) == (is_outdated, is_outdated)
+    new = renew(queue.study, results.outdated, study_folder(tmp_path), None)
+    assert find_study(queue.search, study_folder(tmp_path), None).study_name == new.study_name
+    again = queue_of(tmp_path, **keys)
+    while planned := again.next(set()):
+        finish(again, planned, **{"val/ppl": 5.0})
+    anew = SearchResults(again.search, again.study, tmp_path / "runs")
+    assert not anew.outdated and {record["state"] for record in anew.records} <= {"best", "done"}
+    shown = [[(shown_number(trial), trial.params) for trial in found.trials] for found in (before, anew)]
+    assert sorted(shown[0], key=str) == sorted(shown[1], key=str)
 
 
 def test_two_goals_have_a_pareto_front_with_figures(tmp_path):
@@ -87,13 +118,6 @@ def test_two_goals_have_a_pareto_front_with_figures(tmp_path):
     assert set(draw_search_plots(results)) == {"history", "parallel", "importances", "front"}
     front = {record["model.h"]: record["val/bleu"] for record in results.records if record["state"] == "front"}
     assert front == {2: 62.0, 4: 64.0, 8: 68.0}  # the cheapest of each
-
-
-def test_the_highest_score_comes_first_where_that_is_the_goal(tmp_path):
-    goal = {"name": "val/bleu", "goal": "maximize"}
-    results = SearchResults(*made(tmp_path, lambda drawn: drawn["model.p_drop"], metric=goal), tmp_path)
-    values = [record["val/bleu"] for record in results.records]
-    assert values == sorted(values, reverse=True) and results.records[0]["state"] == "best"
 
 
 @pytest.mark.parametrize("up", [False, True], ids=["minimize", "maximize"])
@@ -107,7 +131,9 @@ def test_diverged_trials_have_no_value_and_change_no_other(tmp_path, up):
     results = SearchResults(*made(tmp_path, value, trials=60, metric={"name": name, "goal": way}), tmp_path)
     diverged = [record for record in results.records if record["state"] == "diverged"]
     assert len(diverged) > 5 and results.records[-len(diverged) :] == diverged
-    assert all(record[name] is None for record in diverged)
+    assert all(record[name] is None for record in diverged) and results.records[0]["state"] == "best"
+    values = [record[name] for record in results.records[: -len(diverged)]]
+    assert values == sorted(values, reverse=up)
     assert "inf" not in search_table(results).csv()
     figures = draw_search_plots(results)
     assert set(figures) == {"history", "parallel", "importances"}
@@ -155,7 +181,7 @@ def test_the_best_is_trained_again_as_it_was_and_with_other_seeds(tmp_path, keys
     sweep = read_sweep(tmp_path / "best.yaml", content=results.best_sweep)
     first = [row.configs[0] for row in sweep.rows]
     records = zip(results.trials, results.records, strict=True)
-    chosen = [one for one, record in records if record["state"] != "done" and not record["base"]]
+    chosen = [trial for trial, record in records if record["state"] != "done" and not record["base"]]
     assert sweep.base_row == 0 and len(first) == 1 + len(chosen)
     for config, trial in zip(first[1:], chosen, strict=True):
         assert same_row(config, search.config(trial.params)[0])
@@ -179,56 +205,3 @@ def test_the_best_keeps_the_options_of_its_class_and_is_no_copy_of_base(tmp_path
     drawn = [search.config(trial.params)[0] for trial in results.trials]
     wanted = {row_identity(config) for config in [search.base, *drawn]}
     assert sorted(row_identity(row.configs[0]) for row in sweep.rows) == sorted(wanted)
-
-
-def test_what_cannot_be_trained_again_is_said_before_the_search_and_in_its_table(tmp_path):
-    fixed, drawn = {"model.position": "tests.search.searches.Worded"}, "model.position.words"
-    right, wrong, name = "", "two words", "words"
-    space = {drawn: {"values": [right, wrong]}} | {"model.p_drop": {"min": 0.0, "max": 0.5}}
-    search = search_of(space=space, fixed=fixed)
-    (mistake,) = without_best(search)
-    assert name in mistake
-    for best, is_trained in ((right, True), (wrong, False)):
-        folder = tmp_path / str(best)
-        study = create_study(search, folder, None)
-        study.tell(study.ask(search.space), 9.0)  # base
-        study.enqueue_trial({drawn: best, "model.p_drop": 0.3})
-        study.tell(study.ask(search.space), 2.0)
-        results = SearchResults(search, study, tmp_path)
-        assert is_trained != (name in " ".join(search_table(results).notes))
-
-
-@pytest.mark.slow
-def test_the_best_of_equal_configs_is_confirmed_by_seeds_that_have_not_chosen_it(tmp_path):
-    """Fifty configs are equally good, and score by chance, each with each seed anew. The best is trained again by the
-    sweep that the search writes: at most 5 of 100 such tables have a star.
-    """
-
-    def score(table, seed, values):
-        digits = int(value_digest([table, seed, [values[key] for key in SPACE]], 12), 16)
-        return 30 + np.random.default_rng(digits).normal()
-
-    stars = 0
-    for table in range(100):
-        search = search_of(space=SPACE, run_cap=50, metric={"name": "val/bleu", "goal": "maximize"})
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=table))
-        study.enqueue_trial(search.base_draw, user_attrs={"base": True})
-        for _ in range(50):
-            trial = study.ask(search.space)
-            study.tell(trial, score(table, search.seed, trial.params))
-        results = SearchResults(search, study, tmp_path)
-        content = results.best_sweep
-        if not content:
-            continue  # base is the best
-        sweep = read_sweep(tmp_path / "best.yaml", content=content)
-        assert len(sweep.rows) == 2 and same_row(sweep.rows[0].configs[0], search.base)
-        best = search.config(results.trials[0].params)[0]
-        assert same_row(sweep.rows[1].configs[0], best) and search.seed not in {one.seed for one in sweep.configs}
-        rows = [
-            Row.of_values(
-                row.name, {"val/bleu": [score(table, one.seed, one.flat()) for one in row.configs]}, is_base=not i
-            )
-            for i, row in enumerate(sweep.rows)
-        ]
-        stars += any(one.is_found for one in compare(rows, Measure("val/bleu", "BLEU"), rows[0]))
-    assert stars <= 5

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 
 import optuna
@@ -17,14 +16,28 @@ from helpers import descendants, processes, wait_for
 from optuna.trial import TrialState
 from sqlalchemy import NullPool
 
-from tests.search.searches import DROPOUT, SMALL, SPACE, finish, queue_of, search_file, study_folder, study_of
+from tests.search.searches import DROPOUT, SMALL, SPACE, search_file, study_folder, study_of
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.search.study import counted_trials, shown_number
-from transformer_pl.trials.runs_folder import finished_trials
-from transformer_pl.trials.trial import Trial, trial_id
+from transformer_pl.sweep.__main__ import main
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial_folder import TrialFolder, trial_id
 
 SMALLER = {"model.N": 2}  # where nothing has to happen while a trial runs
 SECRET = "s3cret"
 TRIALS = 4
+ENCODES = """
+from torch.nn.functional import cross_entropy
+
+class Encodes:
+    def __init__(self, config, optim):
+        pass
+
+    def of_batch(self, model, batch):
+        model.encode(batch.source, batch.source != 0)  # beside the pass
+        logits = model(batch.source, batch.target_in)
+        return cross_entropy(logits.flatten(0, 1), batch.target_out.flatten(), ignore_index=0, reduction="sum")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +48,15 @@ def without_wandb(monkeypatch):
 def states_in(page):
     """The state of each trial by its number, as `report --format json` has them."""
     return {row["trial"]: row["state"] for row in json.loads(page, parse_constant=pytest.fail)["rows"]}
+
+
+@pytest.mark.slow
+def test_flops_that_are_not_known_are_no_goal(tmp_path, module):
+    module(ENCODES)
+    own = {"optim.loss": {"value": "stranger.Encodes"}}
+    file = search_file(tmp_path, metric={"name": "flops", "goal": "minimize"}, space=SPACE | own)
+    with pytest.raises(InputError, match="goal"):
+        main([str(file), "--plan", "--runs", str(tmp_path / "runs")])
 
 
 def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(tmp_path):
@@ -53,7 +75,7 @@ def test_a_search_ends_at_run_cap_and_resumes_when_it_is_raised(tmp_path):
     for trial in trials:
         assert ("infeasible" in trial.user_attrs) == (trial.params["model.h"] == 3)
         assert "h = 3" in trial.user_attrs.get("infeasible", "h = 3")
-    by_folder = {trial.folder.name: result.metrics["val/ppl"] for trial, result in finished_trials(runs)}
+    by_folder = {trial.name: result.metrics["val/ppl"] for trial, result in RunsFolder(runs).finished()}
     assert {t.user_attrs["folder"]: t.value for t in trials if t.state == TrialState.COMPLETE} == by_folder
     report = command("report", *words, "--format", "md")
     assert report.returncode == 0 and report.stdout == (study_folder(tmp_path) / "table.md").read_text()
@@ -79,11 +101,11 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
     ]
     with (tmp_path / "out").open("w") as out, running(*words, "--parallel", 2, output=out) as process:
         wait_for(lambda: len(list(runs.glob("trials/*/checkpoints/*.ckpt"))) >= 2, 90)
-        assert study_folder(tmp_path).name in command("sweep", "--list", "--runs", runs).stdout
+        assert command("sweep", "--list", "--runs", runs).stdout.count(" running ") == 2
         folders = {path.name for path in (runs / "trials").iterdir()}
         os.kill(process.pid, signum)
         assert process.wait(20) in (143, -9)
-        wait_for(lambda: not any(trial.lock.is_held() for trial in map(Trial, (runs / "trials").iterdir())), 15)
+        wait_for(lambda: not any(trial.lock.is_held() for trial in map(TrialFolder, (runs / "trials").iterdir())), 15)
     finished = command(*words)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert json.loads((study_folder(tmp_path) / "plan.json").read_text())["trials"]
@@ -94,8 +116,8 @@ def test_a_stopped_search_resumes_its_trials(tmp_path, signum):
     planned = command(*words, "--plan").stdout.splitlines()
     assert [line.split()[0] for line in planned if line.endswith(": done")] == ["#0", "#1"], "each keeps its number"
     assert any("RandomSampler" in line and str(study_folder(tmp_path) / "study.journal") in line for line in planned)
-    for trial, result in finished_trials(runs):
-        steps = [json.loads(line)["step"] for line in (trial.folder / "metrics.jsonl").read_text().splitlines()]
+    for trial, result in RunsFolder(runs).finished():
+        steps = [json.loads(line)["step"] for line in (trial.path / "metrics.jsonl").read_text().splitlines()]
         assert result.steps == 200 and steps == sorted(steps)
 
 
@@ -158,19 +180,29 @@ def postgres():
         shutil.rmtree(folder)
 
 
-@pytest.mark.slow
-def test_a_database_that_restarts_delays_a_search(tmp_path, postgres, monkeypatch):
+@pytest.mark.slow  # 60 s
+def test_a_database_that_stops_ends_a_search_which_the_same_command_continues(tmp_path, postgres, monkeypatch):
+    """With one message and without a traceback; the trial that was running is continued, and keeps its number."""
     monkeypatch.setenv("PGPASSWORD", SECRET)
     url, turn = postgres
-    queue, drawn = queue_of(tmp_path, url=url, space=DROPOUT, run_cap=3), []
-    for _ in range(3):
+    fixed = {"fixed": SMALLER | {"optim.max_steps": 200}}
+    words = ["sweep", search_file(tmp_path, space=DROPOUT, run_cap=2, **fixed), "--runs", tmp_path / "runs"]
+    words += ["--storage", url, "--parallel", 1]
+    with (tmp_path / "out").open("w") as out, running(*words, output=out) as process:
+        wait_for(lambda: list(tmp_path.glob("runs/trials/*/checkpoints/*.ckpt")), 120)
         turn("stop")
-        starting = threading.Timer(3.0, turn, ["start"])
-        starting.start()
-        drawn.append(queue.next(set()))
-        starting.join()
-        finish(queue, drawn[-1])
-    assert queue.next(set()) is None and len({one.folder for one in drawn}) == 3
+        assert process.wait(60) == 1
+    for finished in (command(*words), command("report", *words[1:-2])):
+        assert finished.returncode == 2 and "--storage" in finished.stderr
+        assert "Traceback" not in finished.stderr and SECRET not in finished.stdout + finished.stderr
+    printed = (tmp_path / "out").read_text()
+    assert printed.count("--storage: must") == 1 and "Traceback" not in printed and SECRET not in printed
+    (begun,) = tmp_path.glob("runs/trials/*/")
+    turn("start")
+    finished = command(*words)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert begun.name in {folder.name for folder, _ in RunsFolder(tmp_path / "runs").finished()}
+    assert states_in(command("report", *words[1:-2], "--format", "json").stdout)[0] in ("best", "done")
 
 
 @pytest.mark.slow  # 100 s each
@@ -210,6 +242,6 @@ def test_workers_share_a_study_and_one_is_killed(kind, tmp_path, request, monkey
     assert sum(shown_number(t) != t.number for t in study.get_trials()) == 1  # the trial of the killed process
     assert [t.params for t in counted if "base" in t.user_attrs] == [{"model.p_drop": 0.1}]
     folders = [t.user_attrs["folder"] for t in counted]
-    assert len(set(folders)) == TRIALS and {trial.folder.name for trial, _ in finished_trials(runs)} == set(folders)
+    assert len(set(folders)) == TRIALS and {folder.name for folder, _ in RunsFolder(runs).finished()} == set(folders)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path

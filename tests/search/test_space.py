@@ -1,19 +1,22 @@
 """How the file of a search is read."""
 
+from operator import attrgetter
+
 import pytest
 from tiny_trials import ended
 from wandb.sdk.sweeps.scheduler.optuna import sweep_parameter_to_distribution
 
 from tests.search.searches import search_file, search_of
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.search.samplers import SAMPLERS, check_drawing, construct, pruner, sampler
+from transformer_pl.search.samplers import SAMPLERS, check_drawing, pruner, sampler
 from transformer_pl.search.space import distribution
 from transformer_pl.sweep.__main__ import main
 from transformer_pl.task import open_corpus
+from transformer_pl.trials.runs_folder import RunsFolder
 from transformer_pl.trials.trial_of import trial_of
 
 BATCHES = {"data.batch_tokens": {"values": [512, 256]}}
-WORDED = {"data.tokenizer": "tests.search.searches.WordedBPE"}
+WORDED = {"data.tokenizer": "tests.search.worded_bpe.WordedBPE"}
 PARSING = {"fixed": {"data.task": "transformer_pl.tasks.parsing.Parsing", "data.path": None}}
 
 
@@ -29,6 +32,12 @@ def test_distributions_are_those_of_wandb():
         {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-1},
     ):
         assert distribution(parameter) == sweep_parameter_to_distribution(parameter)
+    for parameter, *ends in (  # with steps of their own, which W&B's has not
+        ({"min": 2, "max": 8, "q": 2}, 2, 8, 2),
+        ({"min": 0, "max": 0.4, "q": 0.1}, 0, 0.4, 0.1),
+        ({"min": 1e2, "max": 1e3, "distribution": "int_uniform"}, 100, 1000, 1),
+    ):
+        assert [getattr(distribution(parameter), name) for name in ("low", "high", "step")] == ends
 
 
 def test_distributions_that_optuna_lacks_are_refused():
@@ -116,43 +125,53 @@ def test_an_option_counts_for_those_classes_that_have_it():
         search_of(space=OPTIMIZERS | {"optim.optimizer.momentom": {"min": 0.9, "max": 0.99}})
 
 
-def test_the_options_of_every_slot_can_be_drawn():
-    """Of an optimizer that the file names, of the default one, and of the loss."""
-    fixed = {"optim.optimizer": "ablations.muon.Muon", "optim.loss": "ablations.focal_loss.FocalLoss"}
-    search = search_of(space={"optim.optimizer.momentum": {"min": 0.9, "max": 0.99}}, fixed=fixed)
-    assert search.base_draw == {"optim.optimizer.momentum": 0.95}
-    assert search.config({"optim.optimizer.momentum": 0.91})[0].optim.optimizer.options == {"momentum": 0.91}
-    assert search_of(space={"optim.optimizer.weight_decay": {"min": 0, "max": 0.1}}).base_draw == {
-        "optim.optimizer.weight_decay": 0
-    }
+EARLY = "lightning.pytorch.callbacks.EarlyStopping"
+MUON = {"optim.optimizer": "ablations.muon.Muon", "optim.loss": "ablations.focal_loss.FocalLoss"}
+DROPPED = {"data.batches": "ablations.word_dropout.TargetWordDropout"}
+OPTIONS = [  # the key of an option, how it is drawn, what the file states, the option of base, and another
+    *(("trainer.callbacks.patience", drawn, {"trainer.callbacks": EARLY, "trainer.callbacks.monitor": "val/loss"}, 3, 5)
+      for drawn in ({"min": 2, "max": 6}, {"values": [3, 5]})),
+    ("optim.optimizer.momentum", {"min": 0.9, "max": 0.99}, MUON, 0.95, 0.91),
+    ("optim.optimizer.weight_decay", {"min": 0, "max": 0.1}, {}, 0, 0.05),
+    ("data.batches.p", {"min": 0.0, "max": 0.2}, DROPPED, 0.1, 0.2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "drawn", "fixed", "of_base", "other"), OPTIONS, ids=lambda part: str(part)[:40])
+def test_the_options_of_every_slot_can_be_drawn(key, drawn, fixed, of_base, other):
+    """Of a class that the file names, of the default one, and of a callback. Base has their defaults."""
+    search = search_of(space={key: drawn}, fixed=fixed)
+    assert search.base_draw == {key: of_base}
+    slot, _, option = key.rpartition(".")
+    part = attrgetter(slot)(search.config({key: other})[0])
+    stated = {key.removeprefix(f"{slot}."): value for key, value in fixed.items() if key.startswith(f"{slot}.")}
+    assert (part[0] if slot == "trainer.callbacks" else part).options == stated | {option: other}
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "of_pruner", "mistake"),
     [
-        ["tpe", "n_startup_trials=-1", "n_ei_candidates=0"],
-        ["tpe", "startup=5"],
-        ["nsga-ii", "population_size=1"],
-        ["random", "seed=-1"],
+        (["tpe", "n_startup_trials=-1", "n_ei_candidates=0"], None, None),
+        (["tpe", "startup=5"], None, "startup"),
+        (["nsga-ii", "population_size=1"], None, None),
+        (["random", "seed=-1"], None, None),
+        (["nope"], None, "tpe"),
+        (["tpe", "bogus=1"], None, "bogus"),
+        (["tpe", "n_startup_trials=1", "n_startup_trials=2"], None, "trials=2"),
+        (None, ["median", "n_startup_trials=few"], None),
     ],
     ids=str,
 )
-def test_a_sampler_that_cannot_draw_is_refused_by_the_plan(words):
+def test_a_sampler_that_cannot_draw_and_a_pruner_that_cannot_prune_are_refused_by_the_plan(words, of_pruner, mistake):
     search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
-    with pytest.raises(InputError):
-        check_drawing(search, sampler(search, words), pruner(search, None))
+    with pytest.raises(InputError, match=mistake):
+        check_drawing(search, sampler(search, words), pruner(search, of_pruner))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_that_can_draw_is_not_refused(name):
     search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
     check_drawing(search, sampler(search, [name, "seed=3"]), pruner(search, ["median", "n_startup_trials=2"]))
-
-
-def test_a_pruner_that_cannot_prune_is_refused_by_the_plan():
-    search = search_of(space={"model.p_drop": {"min": 0.0, "max": 0.3}})
-    with pytest.raises(InputError):
-        check_drawing(search, sampler(search, None), pruner(search, ["median", "n_startup_trials=few"]))
 
 
 @pytest.mark.parametrize("window", [{"min": 4, "max": 32}, {"values": [8, 16]}], ids=str)
@@ -165,17 +184,13 @@ def test_options_and_widths_of_heads_can_be_drawn(window, tmp_path):
     assert search.config(search.base_draw)[0].model.attention == search.base.model.attention
     corpus = open_corpus(search.base.data)
     draws = [search.config(draw) for draw in ({}, search.base_draw)]
-    drawn = [trial_of(config, corpus, tmp_path) for config, _ in draws]
+    drawn = [trial_of(config, corpus, RunsFolder(tmp_path)) for config, _ in draws]
     assert drawn[0].identity == drawn[1].identity
 
 
 def test_what_leaves_the_goal_comparable_can_be_drawn():
     bleu, flops = {"metric": {"name": "val/bleu", "goal": "maximize"}}, {"optim.match": {"values": ["steps", "flops"]}}
-    words = {"data.batches.p": {"min": 0.0, "max": 0.2}}
-    fixed = {"data.batches": "ablations.word_dropout.TargetWordDropout"}
-    assert search_of(space=words | BATCHES, fixed=fixed).config({"data.batches.p": 0.2})[0].data.batches.options == {
-        "p": 0.2
-    }
+    assert search_of(space=BATCHES)
     assert search_of(space={"data.vocab_size": {"values": [1000, 300]}} | BATCHES, **bleu)
     assert search_of(space=flops)
 
@@ -195,54 +210,12 @@ def test_the_value_of_base_may_be_written_in_any_form(key, of_base, other):
     assert search.base_draw == {key: of_base} and search.config(search.base_draw)[0] == search.base
 
 
-def test_a_search_may_have_callbacks():
-    early = {"lightning.pytorch.callbacks.EarlyStopping": {"monitor": "val/loss", "patience": 2}}
-    (callback,) = search_of(fixed={"trainer.callbacks": [early]}).base.trainer.callbacks
-    assert {callback.path: callback.options} == early
-
-
-@pytest.mark.parametrize("patience", [{"min": 2, "max": 6}, {"values": [3, 5]}], ids=str)
-def test_an_option_of_a_callback_can_be_drawn(patience):
-    """Base has its default."""
-    early = {"trainer.callbacks": "lightning.pytorch.callbacks.EarlyStopping", "trainer.callbacks.monitor": "val/loss"}
-    search = search_of(space={"trainer.callbacks.patience": patience}, fixed=early)
-    assert search.base_draw == {"trainer.callbacks.patience": 3}
-    (callback,) = search.config({"trainer.callbacks.patience": 5})[0].trainer.callbacks
-    assert callback.options == {"monitor": "val/loss", "patience": 5}
-
-
-@pytest.mark.parametrize(
-    ("parameter", "low", "high", "step"),
-    [
-        ({"min": 2, "max": 8, "q": 2}, 2, 8, 2),
-        ({"min": 0, "max": 0.4, "q": 0.1}, 0, 0.4, 0.1),
-        ({"min": 1e2, "max": 1e3, "distribution": "int_uniform"}, 100, 1000, 1),
-    ],
-)
-def test_a_range_has_its_ends_and_its_step(parameter, low, high, step):
-    found = distribution(parameter)
-    assert (found.low, found.high, found.step) == (low, high, step)
-
-
-@pytest.mark.parametrize(
-    ("words", "mistake"),
-    [
-        (["nope"], "tpe"),
-        (["tpe", "bogus=1"], "bogus"),
-        (["tpe", "seed=1", "seed=2"], "seed=2"),
-    ],
-)
-def test_an_invalid_sampler_is_refused(words, mistake):
-    with pytest.raises(InputError, match=mistake):
-        construct(SAMPLERS, words, "--sampler")
-
-
 def test_a_sampler_that_cannot_have_two_goals_is_refused():
     goals = [{"name": "val/ppl", "goal": "minimize"}, {"name": "params", "goal": "minimize"}]
-    two, one = search_of(metric=None, metrics=goals), search_of()
+    two, single = search_of(metric=None, metrics=goals), search_of()
     with pytest.raises(InputError, match="val/ppl, params"):
         sampler(two, ["cma-es"])
-    assert sampler(one, ["cma-es"]) and sampler(two, None)
+    assert sampler(single, ["cma-es"]) and sampler(two, None)
 
 
 @pytest.mark.parametrize("words", [None, ["median"]])

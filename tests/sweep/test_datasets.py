@@ -12,11 +12,12 @@ from transformer_pl.data.prepare import fingerprint_id
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
-from transformer_pl.report.rows import Grid
-from transformer_pl.report.sweep_notes import notes_of
+from transformer_pl.report.facts import facts_of
+from transformer_pl.report.sweep_rows import Grid
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
 from transformer_pl.task import open_corpus
+from transformer_pl.trials.runs_folder import RunsFolder
 
 
 @pytest.fixture
@@ -74,11 +75,11 @@ def test_evaluation_pairs_that_a_model_may_know_are_told(folder, console, tmp_pa
     assert all(one in planned for one in told) and "test pairs are" not in planned
     assert "2 of the 6 val pairs" in lines(folder, console, tmp_path, train_pairs=59)[0]
     sweep = read_sweep(ROOT / "sweeps" / "smoke.yaml", sets={"data.path": str(folder), "data.vocab_size": "300"})
-    trials = plan_trials(sweep, tmp_path)
+    trials = plan_trials(sweep, RunsFolder(tmp_path))
     assert not any(
-        one in note for note in notes_of([Grid(sweep, trials)], "pair") for one in told
+        one in note for note in facts_of(Grid(sweep, trials)).others for one in told
     )  # it is not read for that
     prepare_datasets([trials[0].config.data], tmp_path, console)
     assert lines(folder, console, tmp_path) == [planned]
-    notes = " ".join(notes_of([Grid(sweep, plan_trials(sweep, tmp_path))], "pair"))
+    notes = " ".join(facts_of(Grid(sweep, plan_trials(sweep, RunsFolder(tmp_path)))).others)
     assert all(one in notes for one in told)

@@ -1,5 +1,6 @@
 """How a sweep trains its trials: together, stopped, killed, and shared with other commands."""
 
+import io
 import os
 import re
 import signal
@@ -12,8 +13,17 @@ import pytest
 from forked import command, running
 from grids import small_grid, table
 from helpers import ROOT, descendants, wait_for
+from rich.console import Console
 
-from transformer_pl.trials.trial import Trial
+from transformer_pl.plan.plan import CostEstimate, plan_trials
+from transformer_pl.plan.queue import GridQueue
+from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.runtime import children
+from transformer_pl.sweep.launch import Launch
+from transformer_pl.sweep.progress import ProgressView
+from transformer_pl.trials.flops import Cost
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial_folder import TrialFolder
 
 LONG = {"optim__max_steps": 150, "trainer__val_every": 75}  # a second or two
 
@@ -34,7 +44,7 @@ def undisturbed(tmp_path_factory):
 
 
 def trials(runs):
-    return [Trial(path) for path in sorted((runs / "trials").iterdir())]
+    return [TrialFolder(path) for path in sorted((runs / "trials").iterdir())]
 
 
 def logged(runs):
@@ -85,6 +95,27 @@ def test_of_a_trial_that_the_system_kills_the_message_names_an_option(undisturbe
         os.kill(int(pid), signal.SIGKILL)
         assert sweep.wait(60) == 1
         assert "--parallel" in sweep.printed()
+
+
+def test_a_sweep_waits_at_its_end_alone_for_what_its_trials_have_started(tmp_path):
+    """The second trial starts while the W&B process of the first, here `sleep`, still runs."""
+    writers = []
+
+    class Workers:
+        count = 1
+
+        def start(self, trial, worker, same, waited_for):
+            assert all(writer.poll() is None for writer in writers)
+            process = children.context().Process(target=int)
+            children.start(process)  # the first takes seconds
+            writers.append(subprocess.Popen(["sleep", "4"], pass_fds=[waited_for.fileno()]))
+            return process
+
+    runs = RunsFolder(tmp_path / "runs")
+    planned = plan_trials(read_sweep(small_grid(tmp_path)), runs)[:2]
+    queue = GridQueue(planned, {trial.place: CostEstimate(Cost(1, 1.0), None) for trial in planned})
+    Launch(queue, Workers(), ProgressView(Console(file=io.StringIO()), queue, 0), runs, waits=False).run()
+    assert [writer.poll() for writer in writers] == [0, 0]
 
 
 def server_of(sweep):

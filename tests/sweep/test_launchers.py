@@ -1,17 +1,20 @@
 """A launcher is a line of one table, as CONTRIBUTING says, and the command needs to know nothing else of it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from grids import small_grid
+from helpers import check_names
 from tiny_trials import in_a_command
 
 from tests.search.searches import DROPOUT, search_file
+from transformer_pl.plan.sweep_file import located
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.sweep.launchers import LAUNCHERS
-from transformer_pl.sweep.options import SweepOptions, read_options
+from transformer_pl.sweep.launchers import LAUNCHERS, Launcher
+from transformer_pl.sweep.sweep_options import SweepOptions, read_options
 from transformer_pl.tasks.translation import Translation
 
 
@@ -60,6 +63,8 @@ def test_a_worker_has_the_devices_of_the_command_and_absolute_paths(submitted, t
     options = read_options(worker)
     assert (options.devices, options.per_device, count, file) == (1, 2, 2, None)  # three trials, two on a GPU
     assert (options.file, options.scale, options.runs) == (grid, str(tmp_path / "my.yaml"), tmp_path / "r")
+    assert run("smoke", "--runs", "r", "--launcher", "other") == 0
+    assert read_options(submitted[-1][2]).file == located(Path("smoke")).absolute()  # a name is no path elsewhere
 
 
 @pytest.mark.parametrize("is_local", [True, False])
@@ -73,6 +78,11 @@ def test_what_is_downloaded_is_prepared_before_workers_start(submitted, tmp_path
 
 @pytest.mark.parametrize("name", [name for name in LAUNCHERS if name != "local"])
 def test_each_launcher_is_given_its_file_and_shows_its_workers(name, tmp_path):
+    functions = {call for call in vars(Launcher) if not call.startswith("_")}
+    remedy = f"write these functions of Launcher (sweep/launchers.py) into the module of {name}"
+    check_names(functions & {*dir(LAUNCHERS[name])}, functions, remedy)
+    options = {stated.name for stated in fields(SweepOptions)}
+    check_names(options, options | {name}, f"add the option --{name}, the file of {name}, to sweep/sweep_options.py")
     options = read_options(["grid.yaml", "--launcher", name, f"--{name}", str(tmp_path / "site.yaml")])
     assert isinstance(options, SweepOptions) and getattr(options, name) == tmp_path / "site.yaml"
     script = LAUNCHERS[name].script_of(tmp_path, None, 3, ["a grid.yaml", "--worker"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from helpers import ROOT
@@ -12,7 +13,8 @@ from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.sweep import local
 from transformer_pl.sweep.local import Workers, divide_machine, end, grace_s
-from transformer_pl.sweep.options import read_options
+from transformer_pl.sweep.sweep_options import read_options
+from transformer_pl.trials.runs_folder import RunsFolder
 
 
 @pytest.fixture
@@ -35,21 +37,30 @@ def test_the_machine_decides_how_many_run_at_once_unless_the_command_does(words,
     assert read_options(["table3_A", *words]).parallel == parallel
 
 
-@pytest.mark.parametrize(
-    ("trainers", "parallel", "gpus"),
-    [
-        ([{}], None, ["0", "1", "2", "3"]),
-        ([{}], 2, ["0", "1"]),
-        ([{}, {"devices": 2}], None, ["0,1", "2,3"]),  # whichever trial it is
-        ([{"devices": 3}], 2, ["0,1,2", "3,0,1"]),
-        ([{"accelerator": "cpu"}], 2, []),
-    ],
-    ids=str,
-)
-def test_each_worker_gets_as_many_gpus_as_its_trials_need(machine, trainers, parallel, gpus):
-    machine(4)
-    shares = divide_machine([trainer(**keys) for keys in trainers], 9, parallel)
-    assert shares.gpus == gpus and shares.count == (parallel or len(gpus))
+OF_TWO = {"devices": 2}
+CORES = [[core] for core in range(8)]
+SHARES = [  # GPUs of the machine; the trials, --parallel, --devices and --per-device; GPUs and cores of the workers
+    (4, [{}], (), ["0", "1", "2", "3"], []),
+    (4, [{}], (2,), ["0", "1"], []),
+    (4, [{}, OF_TWO], (), ["0,1", "2,3"], []),  # whichever trial it is
+    (4, [{"devices": 3}], (2,), ["0,1,2", "3,0,1"], []),
+    (4, [{}], (None, 2), ["0", "1"], []),
+    (4, [OF_TWO], (None, 2), ["0,1"], []),
+    (4, [{}], (None, None, 2), ["0", "1", "2", "3"] * 2, CORES),
+    (4, [{}], (2, 1, 4), ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
+    (4, [OF_TWO], (None, None, 2), ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
+    (0, [{}], (None, 3), [], CORES[:3]),
+    (0, [{}], (4, 2), [], [[0], [1], [0], [1]]),
+]
+
+
+@pytest.mark.parametrize(("gpu_count", "trainers", "options", "gpus", "cores"), SHARES, ids=str)
+def test_each_worker_gets_the_gpus_and_cores_that_its_trials_need(machine, gpu_count, trainers, options, gpus, cores):
+    machine(gpu_count)
+    found = divide_machine([trainer(**keys) for keys in trainers], 9, *options)
+    assert (found.gpus, found.cores, found.count) == (gpus, cores, len(gpus or cores))
+    if gpus:
+        assert found.threads == max(1, 8 // (len(gpus) * max(keys.get("devices", 1) for keys in trainers)))
 
 
 def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
@@ -59,30 +70,9 @@ def test_without_a_gpu_each_worker_gets_its_share_of_cores(machine):
     assert divide_machine([trainer(devices=2)], 9, 2) == Workers(2, 2, [])
     assert divide_machine([trainer()], 1) == Workers(1, 8, [])
     assert divide_machine([trainer()], 2, 10**12) == Workers(2, 4, [])
-
-
-@pytest.mark.parametrize(
-    ("devices", "per_device", "parallel", "each", "gpus", "cores"),
-    [
-        (2, None, None, 1, ["0", "1"], []),
-        (2, None, None, 2, ["0,1"], []),
-        (None, 2, None, 1, ["0", "1", "2", "3"] * 2, [[core] for core in range(8)]),
-        (1, 4, 2, 1, ["0", "0"], [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        (None, 2, None, 2, ["0,1", "2,3", "0,1", "2,3"], [[0, 1], [2, 3], [4, 5], [6, 7]]),
-    ],
-)
-def test_the_gpus_of_a_machine_are_limited_and_shared(machine, devices, per_device, parallel, each, gpus, cores):
-    machine(4)
-    found = divide_machine([trainer(devices=each)], 9, parallel, devices, per_device)
-    assert (found.gpus, found.cores, found.count) == (gpus, cores, len(gpus))
-    assert found.threads == max(1, 8 // (len(gpus) * each))
-
-
-def test_without_a_gpu_the_devices_are_cores_that_trials_are_pinned_to(machine):
-    machine(0)
-    assert divide_machine([trainer()], 9, devices=3).cores == [[0], [1], [2]]
     assert divide_machine([trainer()], 9, 1, devices=3) == Workers(1, 3, [], [[0, 1, 2]])
-    assert divide_machine([trainer()], 9, 4, devices=2).cores == [[0], [1], [0], [1]]
+    machine(4)
+    assert divide_machine([trainer(accelerator="cpu")], 9, 2) == Workers(2, 4, [])
 
 
 @pytest.mark.parametrize(
@@ -120,14 +110,14 @@ class Sees(nn.Module):
 def test_a_trial_has_a_session_of_its_own_its_and_its_cores(tmp_path, monkeypatch, module):
     module(SEES)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps")  # of NVIDIA's MPS, which its clients must be told
-    (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), tmp_path / "runs")
+    (planned, *_) = plan_trials(read_sweep(ROOT / "sweeps" / "smoke.yaml"), RunsFolder(tmp_path / "runs"))
     available = sorted(os.sched_getaffinity(0))
     workers = Workers(2, 3, ["2,3", "0,1"], [available, available[-1:]])
-    planned.keys = {"model.position": "stranger.Sees"}
+    planned = replace(planned, origin=replace(planned.origin, keys={"model.position": "stranger.Sees"}))
     process = workers.start(planned, 1)
     process.join(60)
-    assert process.exitcode == 2, planned.log.read_text()  # the component cannot be called
-    environment, cores, leads_session = json.loads(planned.log.read_text().splitlines()[0])
+    assert process.exitcode == 2, planned.folder.log.read_text()  # the component cannot be called
+    environment, cores, leads_session = json.loads(planned.folder.log.read_text().splitlines()[0])
     assert cores == available[-1:] and leads_session
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1" and environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
     assert environment["OMP_NUM_THREADS"] == "3" and environment["WANDB_NAME"] == planned.name

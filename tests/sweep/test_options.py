@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_pl.runtime.command_line import words_of
-from transformer_pl.sweep.options import read_options
+from transformer_pl.sweep.sweep_options import read_options
 
 LINES = [
     "grid.yaml",

@@ -8,7 +8,7 @@ import yaml
 from helpers import ROOT
 
 from transformer_pl.runtime.signals import JOB_GRACE_S
-from transformer_pl.sweep.options import read_options
+from transformer_pl.sweep.sweep_options import read_options
 
 FOLDER = ROOT / "transformer_pl" / "sweep"
 

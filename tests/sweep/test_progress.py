@@ -22,6 +22,7 @@ from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.sweep.progress import PRINT_EVERY_S, ProgressView
 from transformer_pl.trials.flops import Cost
+from transformer_pl.trials.runs_folder import RunsFolder
 
 TABLE = ROOT / "sweeps" / "table3_A.yaml"
 LEFT = re.compile(r"about ([\d:]+) left")
@@ -43,7 +44,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def planned(tmp_path):
     """15 trials of five rows, each of 1,500 steps."""
-    return plan_trials(read_sweep(TABLE, sets={"optim.max_steps": "1500"}), tmp_path / "runs")
+    return plan_trials(read_sweep(TABLE, sets={"optim.max_steps": "1500"}), RunsFolder(tmp_path / "runs"))
 
 
 def estimates(planned, flops=lambda row: 1e12):
@@ -57,12 +58,12 @@ def plain():
 
 def train(planned, *steps):
     """Lines of metrics at these steps, the last of them now."""
-    planned.folder.mkdir(parents=True, exist_ok=True)
+    planned.folder.make()
     lines = [
         {"step": step, "kind": "train", "train/loss": 4.25, "tokens_per_s": 1e4, "time": time.time() - ago}
         for ago, step in enumerate(reversed(steps))
     ]
-    (planned.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
+    (planned.folder.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
 
 
 def shown(view, clock):
@@ -93,6 +94,20 @@ def test_the_time_left_is_by_the_flops_of_what_is_left(planned, clock):
     (line,) = shown(view, clock)
     assert left(line) == pytest.approx(2 * PRINT_EVERY_S / 5.5 * (3 * 15 - 5 - 4 - 1.5), abs=1)
     assert view.bars.tasks[-1].completed == 750 and "loss 4.250" in view.bars.tasks[-1].fields["state"]
+
+
+def test_after_its_first_fifty_steps_a_sweep_says_once_how_long_it_takes(planned, clock):
+    """Long before the next line of its state is due."""
+    view = ProgressView(plain(), GridQueue(planned[:2], estimates(planned)), 0)
+    view.started(one := view.queue.next(set()))
+    printed = []
+    for step in (20, 40, 60, 80):
+        train(one, step)
+        clock(2)
+        view.refresh()
+        printed.append(view.console.file.getvalue())
+    assert printed[1] == "" and printed[2] == printed[3] and "60 steps" in printed[2]
+    assert left(printed[2].replace(" of training", "")) == pytest.approx((2 * 1500 - 60) * 2 / 20, abs=1)
 
 
 def test_a_trial_that_ended_badly_tells_no_speed(planned, clock):
@@ -133,7 +148,7 @@ def test_an_evaluation_shows_how_many_sentences_are_translated(planned, clock, l
         train(planned[0], step)
         (line,) = shown(view, clock)
     assert bool(LEFT.search(line)) == (last < 1500)
-    planned[0].set_status("running", translated="3/10")
+    planned[0].folder.set_status("running", translated="3/10")
     assert not LEFT.search(shown(view, clock)[-1])
     assert "3/10" in view.bars.tasks[-1].fields["state"]
 
@@ -193,8 +208,7 @@ def alive(leaders: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(None, id="the terminal is closed", marks=pytest.mark.slow)],
+    "key", [pytest.param(b"\x03", id="Ctrl-C"), pytest.param(None, id="the terminal is closed", marks=pytest.mark.slow)]
 )
 def test_ctrl_c_saves_the_trials_and_leaves_no_process(two_rows, key):
     argv = ["--set", "optim.max_steps=50000", "trainer.val_every=50000"]

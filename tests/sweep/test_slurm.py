@@ -17,9 +17,10 @@ from tests.search.searches import DROPOUT, search_file, study_folder
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.sweep.options import read_options
 from transformer_pl.sweep.slurm import read_site, script_of
-from transformer_pl.trials.trial import Trial
+from transformer_pl.sweep.sweep_options import read_options
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial_folder import TrialFolder
 
 SLOW = {"model__position": "slow_position.Slow", "optim__max_steps": 60, "trainer__val_every": 20}
 
@@ -111,9 +112,16 @@ def test_every_option_is_one_line_of_the_script(tmp_path, value):
     assert "#SBATCH --gpus=1" in lines and "#SBATCH --exclusive" in lines
 
 
-def test_a_flag_that_is_false_is_left_out_and_one_without_a_value_is_not(tmp_path):
-    (tmp_path / "slurm.yaml").write_text("exclusive: false\ncontiguous: true\nverbose:\nspread-job: null\n")
-    assert read_site(tmp_path / "slurm.yaml").options == {"contiguous": None, "verbose": None, "spread-job": None}
+PLAIN = ["0123", "0x10", "1e5", "0o17", "1_000", "1.10", "no", "on", "2026-11-29", "1:00"]
+
+
+def test_an_option_is_what_stands_in_the_file(tmp_path):
+    """A flag that is false is left out, and one without a value is not."""
+    flags, given = "exclusive: false\ncontiguous: true\nverbose:\nspread-job: null\n", dict(enumerate(PLAIN))
+    (tmp_path / "slurm.yaml").write_text(flags + "".join(f"account{i}: {value}\n" for i, value in given.items()))
+    expected = {f"account{i}": value for i, value in given.items()}
+    expected |= {"contiguous": None, "verbose": None, "spread-job": None}
+    assert read_site(tmp_path / "slurm.yaml").options == expected
 
 
 @pytest.mark.slow
@@ -174,6 +182,22 @@ def test_workers_wait_for_looks_and_one_whose_node_dies_changes_no_decision(clus
 
 
 @pytest.mark.slow
+def test_workers_wait_for_what_rows_start_from(cluster, tmp_path, monkeypatch, reference):
+    """As many as rows can be trained at once: one trains the start, and the other has not ended when that is over."""
+    rows = ("base", "model.start=base optim.max_steps=1", "model.start=base optim.max_steps=1 optim.lr_scale=0.5")
+    grid, runs = small_grid(tmp_path / "grid", rows, (1,), model__position="slow_position.Slow"), tmp_path / "runs"
+    expected = reference(grid)
+    assert "#SBATCH --array=0-1\n" in sweep(grid, runs, "--plan")
+    monkeypatch.setenv("SLOW", "15")
+    sweep(grid, runs)
+    base, *_ = plan_trials(read_sweep(grid), RunsFolder(runs))
+    wait_for(base.folder.result, 300)
+    assert cluster.run("squeue", "--noheader", "--array", "--format=%j %T").split() == ["grid@demo", "RUNNING"] * 2
+    wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 300)
+    assert table(runs) == expected
+
+
+@pytest.mark.slow
 def test_the_workers_of_a_search_share_its_trials_and_the_last_one_writes_the_table(cluster, tmp_path):
     runs = tmp_path / "runs"
     sweep(search_file(tmp_path, space=DROPOUT, run_cap=3), runs, "--parallel", "2")
@@ -201,14 +225,14 @@ def interrupted(cluster, tmp_path, monkeypatch, reference):
         monkeypatch.setenv("SLOW", str(seconds))
         before = requeued(cluster)
         assert "scancel" in sweep(grid, runs)
-        (trial,) = plan_trials(read_sweep(grid), runs)
-        wait_for(lambda: len(trial.metrics()) > 25, 180)
+        (trial,) = plan_trials(read_sweep(grid), RunsFolder(runs))
+        wait_for(lambda: len(trial.folder.metrics()) > 25, 180)
         interrupt()
-        wait_for(trial.result, 300)
+        wait_for(trial.folder.result, 300)
         wait_for(lambda: not cluster.run("squeue", "--noheader", "--states=running,pending"), 60)
         assert table(runs) == expected
         assert requeued(cluster) == before + 1
-        assert [line["step"] for line in trial.metrics() if "train/loss" in line] == list(range(1, 61))
+        assert [line["step"] for line in trial.folder.metrics() if "train/loss" in line] == list(range(1, 61))
 
     return check
 
@@ -257,5 +281,7 @@ def test_one_trial_over_two_nodes_is_that_of_two_processes(cluster, tmp_path):
     for words in (nodes, [*train, tmp_path / "here", "--trainer.devices=2"]):
         done = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
-    results = [Trial(next(path.iterdir())).result() for path in (tmp_path / "nodes/trials", tmp_path / "here/trials")]
+    results = [
+        TrialFolder(next(path.iterdir())).result() for path in (tmp_path / "nodes/trials", tmp_path / "here/trials")
+    ]
     assert results[0].metrics == results[1].metrics and results[0].config["trainer.num_nodes"] == 2

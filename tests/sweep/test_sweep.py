@@ -19,8 +19,7 @@ from tiny_trials import ended
 
 from transformer_pl.report import __main__ as report
 from transformer_pl.sweep import __main__ as sweep
-from transformer_pl.trials.result import read_result
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 SMOKE = ROOT / "sweeps" / "smoke.yaml"
 FILES = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "result.json", "weights.safetensors", "log.txt")
@@ -28,7 +27,9 @@ FILES += ("hyp.val.txt", "hyp.test.txt", "scores.val.jsonl", "scores.test.jsonl"
 
 
 def results(runs):
-    return {path.parent.name: read_result(path.parent) for path in sorted((runs / "trials").glob("*/result.json"))}
+    return {
+        path.parent.name: TrialFolder(path.parent).result() for path in sorted((runs / "trials").glob("*/result.json"))
+    }
 
 
 def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
@@ -39,13 +40,13 @@ def test_every_trial_leaves_its_files_and_the_sweep_its_table(smoke):
         assert {path.name for path in trial.iterdir()} >= {*FILES, "wandb"}
         assert not (trial / "checkpoints").exists()
         assert json.loads((trial / "status.json").read_text())["state"] == "done"
-        assert all(Trial(trial).machine().values())
+        assert all(TrialFolder(trial).machine().values())
     folder = runs / "sweeps" / "smoke@demo"
     files = {"plan.json", "results.csv", "table.md", "table.tex", "report.html"}
-    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "wandb"}
+    assert {path.name for path in folder.iterdir()} == files | {"figures", "lock", "report", "wandb"}
     assert len(list(csv.DictReader((folder / "results.csv").read_text().splitlines()))) == 4
     assert "wandb sync" in printed.stderr and f"wandb leet {folder / 'wandb'}\n" in printed.stdout
-    linked = {link.resolve().parents[1] for link in (folder / "wandb").glob("run-*")}
+    linked = {link.resolve().parents[1] for link in (folder / "wandb").iterdir()}  # leet opens on their curves
     assert linked == {trial.resolve() for trial in (runs / "trials").iterdir()}
 
 
@@ -116,11 +117,13 @@ def test_a_plan_to_train_all_again_counts_the_time_of_all(smoke):
 
 
 def test_report_prints_the_table_the_sweep_wrote(smoke):
+    """Also in a new interpreter whose outputs have an encoding without Δ."""
     runs, _ = smoke
-    for form, name, how in (("md", "table.md", command), ("csv", "results.csv", forked.command)):
-        words = ["report", "sweeps/smoke.yaml", "--runs", runs, "--format", form]
-        completed = how(*words, PYTHONIOENCODING="latin-1")  # which has no Δ
-        assert completed.returncode == 0 and completed.stdout == (runs / "sweeps" / "smoke@demo" / name).read_text()
+    for form, name in (("tex", "table.tex"), ("csv", "results.csv"), ("md", "table.md")):
+        words, written = [SMOKE, "--runs", runs, "--format", form], runs / "sweeps" / "smoke@demo" / name
+        assert ended(report.main, *words)[1] == written.read_text()
+    completed = command("report", *words, PYTHONIOENCODING="latin-1")
+    assert completed.returncode == 0 and completed.stdout == written.read_text()
 
 
 @pytest.mark.parametrize("trials", [[], ["--trials"]])
@@ -159,7 +162,7 @@ def test_a_sweep_ends_with_a_wandb_run_that_has_its_table_and_figures(smoke, tmp
     """And `report --wandb` replaces it by another, under the same id, unless W&B is disabled."""
     runs = shutil.copytree(smoke[0], tmp_path / "runs")
     folder = runs / "sweeps" / "smoke@demo"
-    (run,) = (folder / "wandb").glob("offline-run-*")
+    (run,) = (folder / "report" / "wandb").glob("offline-run-*")
     (about,) = [json.loads(line)["run"] for line in read_back(run).splitlines() if '"type":"run"' in line]
     assert (about["project"], about["run_group"], about["job_type"]) == ("transformer-pl", "smoke", "report")
     record = json.loads(read_back(run, "--summary"))
@@ -177,14 +180,19 @@ def test_a_sweep_ends_with_a_wandb_run_that_has_its_table_and_figures(smoke, tmp
     for mode, count in (("disabled", 1), ("offline", 2)):
         again = command("report", "sweeps/smoke.yaml", "--runs", runs, "--wandb", "--format", "csv", WANDB_MODE=mode)
         assert again.returncode == 0 and again.stdout == (folder / "results.csv").read_text()
-        ids = [path.name.split("-", 3)[3] for path in (folder / "wandb").glob("offline-run-*")]
+        ids = [path.name.split("-", 3)[3] for path in (folder / "report" / "wandb").glob("offline-run-*")]
         assert ids == [about["run_id"]] * count
 
 
-@pytest.mark.parametrize("file", ["table3_A", "search_size"])
-def test_a_report_without_trials_names_the_command_that_trains_them(tmp_path, file):
-    code, out, err = ended(report.main, ROOT / "sweeps" / f"{file}.yaml", "--runs", tmp_path / "my runs")
-    assert code == 2 and not out and "transformer_pl.sweep" in err
+@pytest.mark.parametrize(("file", "scale"), [("table3_A", "multi30k"), ("table3_A", "wmt14"), ("search_size", "demo")])
+def test_a_report_without_trials_names_the_command_that_trains_them(smoke, tmp_path, file, scale):
+    """And how to read those that ship, without asking for the text; also where there are trials of another text."""
+    shutil.copytree(smoke[0] / "trials", tmp_path / "runs" / "trials")
+    for runs in ("my runs", "runs"):
+        words = ["--scale", scale, "--runs", tmp_path / runs]
+        code, out, err = ended(report.main, ROOT / "sweeps" / f"{file}.yaml", *words)
+        assert code == 2 and not out and "transformer_pl.sweep" in err and "data.hub" not in err
+        assert ("--shipped" in err) == (scale == "multi30k")
     assert not (tmp_path / "my runs").exists()
 
 
@@ -203,14 +211,14 @@ def test_a_report_names_what_is_missing_and_the_options_of_other_tables(smoke, t
 
 @pytest.mark.parametrize(("words", "trials"), [("table3_A --seeds 1", 5), ("search_size", 12)])
 def test_the_plan_starts_nothing_and_imports_nothing_slow(tmp_path, words, trials):
-    slow = ("torch", "lightning", "scipy", "matplotlib", "sacrebleu", "datasets")
+    slow = ("torch", "lightning", "scipy.stats", "matplotlib", "sacrebleu", "datasets")
     program = (
         "import sys; from transformer_pl.sweep.__main__ import main; main(sys.argv[1:]); "
         f"print('imported:', *[name for name in {slow} if name in sys.modules])"
     )
     argv = [sys.executable, "-c", program, *words.split(), "--plan", "--runs", str(tmp_path / "runs")]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
-    assert f"{trials} trials to train" in done.stdout and "1,200 training pairs" in done.stdout, done.stderr
+    assert f"{trials} trials left" in done.stdout and "1,200 training pairs" in done.stdout, done.stderr
     assert done.stdout.endswith("imported:\n") and not (tmp_path / "runs").exists()
 
 
@@ -253,7 +261,8 @@ def test_a_failed_trial_is_named_with_its_log_the_others_run_on_and_the_same_com
     assert sum(line.startswith("failed: ") and "log.txt" in line for line in completed.stdout.splitlines()) == 2
     with (failing / "runs" / "sweeps" / "grid@demo" / "results.csv").open() as file:
         assert [row["failed"] for row in csv.DictReader(file)] == ["0", "1", "1"]
-    assert "1 done, 2 failed" in forked.command("sweep", "--list", "--runs", failing / "runs").stdout
+    listed = forked.command("sweep", "--list", "--runs", failing / "runs").stdout
+    assert (listed.count(" done "), listed.count(" failed ")) == (1, 2)
     assert len(results(failing / "runs")) == 1
     again = forked.command(*words, PYTHONPATH=str(failing), WANDB_MODE="disabled", REPAIRED="yes")
     assert again.returncode == 0 and len(results(failing / "runs")) == 3, again.stdout

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import statistics
@@ -13,16 +14,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import ROOT
-from made_rows import BLEU, column, comparisons, measured, measured_sentences, names, row, said, sampled, table
+from made_rows import (
+    ABOUT,
+    BLEU,
+    PPL,
+    column,
+    comparisons,
+    measured,
+    measured_sentences,
+    names,
+    open_ended,
+    row,
+    said,
+    sampled,
+    table,
+)
 from markdown_it import MarkdownIt
 from rich.console import Console
 
 from transformer_pl.table import cells
 from transformer_pl.table import statistics as stats
 from transformer_pl.table.html import page_columns
-from transformer_pl.table.rows import About, Contrast, Measure, Printed, PrintedTable, Row, Training
+from transformer_pl.table.row import About, Contrast, Facts, Outcome, Printed, PrintedTable, Row
 from transformer_pl.table.table import make_table
-from transformer_pl.trials.convergence import Convergence
 
 pytestmark = pytest.mark.core
 
@@ -93,27 +107,81 @@ def test_unmeasured_values_are_never_numbers():
     assert {lines[1][name] for name in ("params", "val/bleu.mean", "val/bleu.sd", "val/bleu.difference")} == {""}
 
 
+def test_rows_whose_seeds_begin_with_one_training_are_compared_with_such_rows_alone():
+    """Others have no star, p and verdict beside them, and their spread says nothing of that of these."""
+    scores = {
+        "base": [50.0, 51.0, 49.0],
+        "near": [50.3, 51.5, 49.1],
+        "far": [70.0, 71.0, 69.5],
+        "own": [60.0, 60.1, 60.2],
+    }
+
+    def tested(**trunks):
+        rows = [
+            Row.of_values(name, {"val/bleu": scores[name]}, is_base=name == "base", trunks=frozenset(of.split()))
+            for name, of in trunks.items()
+        ]
+        made = make_table(rows, About(outcomes=[BLEU], margins={"val/bleu": 2.0}))
+        found = {one.row.name: (one.mean, one.estimate, one.p_value) for one in made.contrasts}
+        return (
+            found,
+            {name: cells.verdict(2.0, one) for name, one in zip(trunks, made.contrasts, strict=True)},
+            said(made),
+        )
+
+    found, verdicts, notes = tested(base="", near="", far="")
+    assert found["far"][2] < 0.05 and verdicts["far"] == "better" and "one trial" not in notes
+    for of_base, other in (("", "x"), ("x", ""), ("x", "y"), ("x", "x y")):
+        beside, words, noted = tested(base=of_base, near=of_base, far=of_base, own=other)
+        assert {name: beside[name] for name in found} == found and verdicts.items() <= words.items()
+        assert beside["own"][1:] == (None, None) and not words["own"] and "No test of own" in noted
+    alike, _, noted = tested(base="x", near="x", far="x")
+    assert alike == found and "No test" not in noted and "one trial" in noted
+
+
+@pytest.mark.parametrize("state", ["diverged", "failed", "without a number"])
+@pytest.mark.parametrize("lower_is_better", [False, True])
+def test_a_row_is_not_better_because_it_lost_its_worse_seeds(state, lower_is_better):
+    """It has no star, no p and no verdict on the better side, whichever of row and base has lost one."""
+    outcome, far = BLEU._replace(lower_is_better=lower_is_better), [70.0, 71.0, 69.0]
+
+    def tested(of_row, of_base, row_state="done", base_state="done"):
+        rows = [
+            Row.of_values("base", {"val/bleu": of_base}, states=["done"] * 3 + [base_state], is_base=True),
+            Row.of_values("h=1", {"val/bleu": of_row}, states=["done"] * 3 + [row_state]),
+        ]
+        made = make_table(rows, About(outcomes=[outcome], margins={"val/bleu": 2.0}))
+        contrast, texts = made.contrasts[1], [cell for one in made.columns for cell in one.cells[1:]]
+        assert contrast.is_flattered == ("lost seeds" in said(made)) == (contrast.p_value is None)
+        assert contrast.difference and ("better" in texts) <= contrast.is_found
+        assert contrast.p_value is None or "corrected for 1 row" in said(made)
+        return contrast.is_found
+
+    near = [50.0, 51.0, 49.0]
+    for first, second in ((far, near), (near, far)):
+        first, second = ([*scores, statistics.mean(scores)] for scores in (first, second))
+        is_better = (first[0] > second[0]) != lower_is_better
+        assert tested(first, second)
+        assert tested(first[:3], second, state) == (not is_better)
+        assert tested(first, second[:3], "done", state) == is_better
+    assert tested([*far, 70.0], near, "done", "new")  # it was not trained yet, whatever it will say
+
+
 # --- Notes
 
 
-def test_the_first_note_says_how_the_rows_were_trained():
-    training = Training(2400, 512, "some text", ["N 10"], ["width 0.5"], 3)
-    note = table([row("base", 60.0)], training=training).notes[0]
-    assert all(word in note for word in ("2,400", "512", "some text", "N 10", "width 0.5", "last 3 checkpoints"))
-
-
-def test_a_table_that_has_everything_to_say_says_it_in_four_notes():
-    """Rows that diverged, lack seeds, had not converged, on another dataset; a component that breaks a property."""
+def test_a_table_that_has_everything_to_say_says_it_in_five_notes():
+    """Rows that diverged, lack seeds, on another dataset; a component that breaks a property; and what others say."""
     rows = [
-        *ended(measured([0.0, 0.3, 0.0]), FALLING, FLAT, None),
+        *measured([0.0, 0.3, 0.0]),
         row("h=2", 60.0),
         row("h=16", None, 61.0, state="diverged"),
         row("path=elsewhere", 61.0, dataset="elsewhere"),
     ]
     rows[1] = replace(rows[1], exempt=["mine.Attention does not keep future_is_hidden: on purpose"])
-    made = table(rows, training=Training(2400, 512, "some text"))
-    assert len(made.notes) == 4 and all(len(note) < 900 for note in made.notes)
-    for word in ("mine.Attention", "future_is_hidden", "1 trial", "trainer.val_every", "4 rows"):
+    made = table(rows, facts=Facts(["Trained long."], ["All converged."], ["On two machines."]))
+    assert len(made.notes) == 5 and all(len(note) < 900 for note in made.notes)
+    for word in ("mine.Attention", "future_is_hidden", "1 trial", "Trained long.", "All converged.", "two machines"):
         assert word in said(made)
 
 
@@ -126,7 +194,8 @@ def test_a_row_that_is_exempt_from_a_property_is_marked_in_every_format():
         assert [cells.EXEMPT in name for name in names_of_rows] == [False, True]
     (note,) = [note for note in made.notes if cells.EXEMPT in note]
     assert "mine.Attention: on purpose" in note
-    assert made.latex().count(r"$\ddagger$") == made.markdown().count(cells.EXEMPT) == 2
+    assert made.markdown().count(cells.EXEMPT) == 2
+    assert made.latex().count(r"h=1$\ddagger$") == 1 and f"{note.partition(' What')[0]}" in made.latex()  # a comment
     for base, exempt in (read_csv(made), json.loads(made.json())["rows"]):
         assert not base["exempt"] and "on purpose" in exempt["exempt"]
 
@@ -140,7 +209,7 @@ def test_significant_differences_are_marked():
     base, better, same = zip(column(made, "Δ BLEU"), column(made, "p"), strict=True)
     assert base == ("", "") and better[0].endswith("*") and better[1] == "<0.001"
     assert not same[0].endswith("*") and float(same[1]) > 0.05
-    assert [cell.endswith("*") for cell in column(made, "PPL")] == [False, True, False]
+    assert [cell.endswith("*") for cell in column(made, "PPL / base")] == [False, True, False]
     for line, one in zip(read_csv(made), rows, strict=True):
         assert float(line["val/bleu.low"]) < one.mean("val/bleu") < float(line["val/bleu.high"])
     line, verdict = read_csv(made)[1], comparisons([one.samples["val/bleu"] for one in rows])[1]
@@ -177,28 +246,19 @@ def estimate(value, low, high):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "cell"),
-    [
-        (-0.02, 0.05, "-0.02 to +0.05"),
-        (-6.3, 7.5, "-6.3 to +7.5"),
-        (-0.036, -0.004, "-0.036 to -0.004"),
-        (0.04, 3.21, "+0.04 to +3.21"),
-        (-2e-4, 12.34, "-0.0002 to +12.3400"),
-        (0.0, 0.0, "+0.0 to +0.0"),
-    ],
-)
-def test_no_bound_of_an_interval_looks_like_zero_unless_it_is(low, high, cell):
-    contrast = Contrast(row("h=1"), BLEU, estimate=estimate((low + high) / 2, low, high))
-    assert cells.difference_interval(contrast) == cell
-
-
-@pytest.mark.parametrize(
     ("difference", "half", "cell", "ends"),
     [
         (-0.036, 0.033, "-0.036*", "-0.069 to -0.003"),
         (0.0004, 0.0003, "+0.0004*", "+0.0001 to +0.0007"),
         (2.04, 0.95, "+2.0*", "+1.1 to +3.0"),
         (-0.036, 1.0, "+0.0", "-1.0 to +1.0"),
+        # no bound looks like zero unless it is
+        (0.015, 0.035, "+0.01", "-0.02 to +0.05"),
+        (0.6, 6.9, "+0.6", "-6.3 to +7.5"),
+        (-0.02, 0.016, "-0.020*", "-0.036 to -0.004"),
+        (1.625, 1.585, "+1.62*", "+0.04 to +3.21"),
+        (6.1699, 6.1701, "+6.1699", "-0.0002 to +12.3400"),
+        (0.0, 0.0, "+0.0", "+0.0 to +0.0"),
     ],
 )
 def test_a_number_has_the_digits_of_its_interval(difference, half, cell, ends):
@@ -210,36 +270,73 @@ def test_a_number_has_the_digits_of_its_interval(difference, half, cell, ends):
     assert cells.score(contrast) == f"{1 + difference:.3f}"
 
 
+@pytest.mark.parametrize(("sign", "open_end"), [(1, "low"), (-1, "high")])
+def test_an_end_that_the_test_sets_to_zero_is_printed_as_open(sign, open_end):
+    """A row that a later step finds has an interval of the first one, which alone would reach beyond zero."""
+    made = open_ended(sign)
+    contrast, cell, line = made.contrasts[2], column(made, "Δ 95 %")[2], read_csv(made)[2]
+    assert contrast.is_found and contrast.estimate.half_width(contrast.estimate.level) > abs(contrast.difference)
+    most = sign * max(contrast.estimate.interval(), key=abs)
+    assert cell == {"low": f"above 0 to +{most:.2f}", "high": f"-{most:.2f} to below 0"}[open_end]
+    assert (
+        f"(more than 0, at most {most:.2f})" in made.summary
+        or f"(95 %: more than 0, at most {most:.2f})" in made.summary
+    )
+    written = cell.replace("-", "$-$") if sign < 0 else cell
+    assert cell in made.markdown() and written in made.latex() and page_columns(made)[2].below.cells[2] == cell
+    assert float(line[f"x.difference.{open_end}"]) == 0 and line["x.difference.open"] == open_end
+    assert json.loads(made.json())["rows"][2]["x.difference.open"] == open_end
+    assert not re.search(r"(?<![\d.])[+-]?0\.0*(?![\d.])", made.summary + made.markdown())
+    shut = [record["x.difference.open"] for record in made.records]
+    assert shut == [None, None, open_end, None] and "above 0 or below 0" in page_columns(made)[2].below.meaning
+    assert {"low": "above 1 to", "high": "to below 1"}[open_end] in cells.ratio_interval(contrast)
+
+
+def test_an_interval_that_ends_at_a_value_that_is_possible_is_not_open():
+    """As that of a BLEU near zero, and that of a row without a star."""
+    near = stats.Estimate(0.5, (), 1.0, float("inf"), lowest=0.0)
+    alone = Contrast(row("h=4", 0.5), BLEU, 0.5, near, near, 0.3)
+    assert cells.row_interval(alone).startswith("0.0 to") and cells.difference_interval(alone).startswith("+0.0 to")
+
+
 # --- Rows that have not converged
 
 
-FALLING, FLAT = Convergence(0.05, 0.004, 9), Convergence(0.003, 0.004, 9)
-
-
-def ended(rows, *endings):
-    return [replace(one, ending=ending) for one, ending in zip(rows, endings, strict=True)]
-
-
 def test_a_row_that_still_falls_is_marked():
-    made = table(ended(measured([0.0, 0.3, 0.3, 0.0]), FLAT, FALLING, FLAT, None))
-    for name in ("BLEU", "PPL"):
-        assert ["†" in cell for cell in column(made, name)] == [False, True, False, False]
-    assert not any("†" in cell for cell in column(made, "Δ BLEU"))
-    assert "4.9%" in said(made) and "trainer.val_every" in said(made)
-    lines = read_csv(made)
-    assert (float(lines[1]["val/loss.fall"]), float(lines[1]["val/loss.fall.noise"])) == (0.05, 0.004)
-    assert lines[3]["val/loss.fall"] == ""
-
-
-def test_a_table_of_best_validations_has_their_steps_and_names_the_test_set():
-    """One such row is enough. The mark is gone where the best validation, as the mean of seeds, lies early."""
-    rows = ended(measured([0.0, 0.3, 0.3]), FLAT, FALLING._replace(scored=0.5), FALLING)
-    assert "--split test" not in said(table(rows))
-    rows[1] = replace(rows[1], is_selected=True, scored_steps=[400, 500, 750])
+    rows = [replace(one, still_falls=place == 1) for place, one in enumerate(measured([0.0, 0.3, 0.3]))]
     made = table(rows)
-    assert "--split test" in said(made)
+    for name in ("BLEU", "PPL"):
+        assert ["†" in cell for cell in column(made, name)] == [False, True, False]
+    assert not any("†" in cell for cell in column(made, "Δ BLEU"))
+
+
+@pytest.mark.parametrize(("steps", "step_flops"), [(500, 1e9), (520, 1e9), (1000, 1e9), (500, 3e9), (250, 1e9)])
+def test_trainings_that_differ_by_more_than_a_twentieth_say_so(steps, step_flops):
+    """In FLOPs until the step whose weights are scored."""
+    flops, scored = [1e9, step_flops, 1e9], [500, steps, 500]
+    rows = [
+        replace(one, step_flops=cost, scored_steps=[step] * 3)
+        for one, cost, step in zip(measured([0.0, 0.3, 0.0]), flops, scored, strict=True)
+    ]
+    made, ratio = table(rows), step_flops * steps / 5e11
+    differs = not 1 / 1.05 <= ratio <= 1.05
+    assert ("FLOPs / base" in names(made)) == (f", with {ratio:.2g} times base's training)" in made.summary) == differs
+    assert not differs or column(made, "FLOPs / base") == ["1.00", f"{ratio:.2f}", "1.00"]
+    assert "FLOPs / base" not in names(table([replace(one, step_flops=None) for one in rows]))
+
+
+def test_the_budget_of_a_training_that_goes_on_counts_what_was_before():
+    base, *rows = (replace(one, step_flops=1e9, scored_steps=[500] * 3) for one in measured([0.0, 0.3, 0.3]))
+    parted = replace(rows[0], flops_before=4e11, steps_before=400)  # its last 100 steps follow 400 of another
+    tuned = replace(rows[1], flops_before=4e11)
+    assert column(table([base, parted, tuned]), "FLOPs / base") == ["1.00", "1.00", "1.80"]
+
+
+def test_a_table_of_best_validations_has_their_steps():
+    rows = [replace(one, scored_steps=[400, 500, 750]) for one in measured([0.0, 0.3])]
+    made = table(rows, has_steps=True)
     assert column(made, "step")[1] == "550" and float(read_csv(made)[1]["scored_step"]) == 550
-    assert ["†" in cell for cell in column(made, "BLEU")] == [False, False, True]
+    assert "step" not in names(table(rows))
 
 
 # --- The summary
@@ -255,8 +352,53 @@ def test_the_summary_says_which_rows_differ_and_what_the_others_could_have_shown
     console = Console(width=200, file=io.StringIO())
     console.print(made.terminal(200))
     for text in (made.markdown(), console.file.getvalue()):
-        assert text.startswith("h=1 is")
+        assert text.startswith("Rows that differ significantly: 1 by BLEU, 1 by PPL. h=1 is")
     assert json.loads(made.json())["summary"] == made.summary and "h=1 is" in made.latex()
+
+
+def test_a_summary_names_three_rows_on_each_side_and_a_caption_holds_its_first_sentence():
+    """And what the mark means; whatever else is said of the table stands in comments."""
+    means = {"base": 60.0} | {f"row {mean}": mean for mean in (50.0, 52.0, 54.0, 56.0, 58.0, 62.0, 64.0, 60.1)}
+    rows = [Row.of_values(name, {"x": [m, m + 0.1, m - 0.1]}, is_base=name == "base") for name, m in means.items()]
+    made = make_table(rows, About(outcomes=[Outcome("x", "x")], facts=Facts(["On\n\\input{a} 5 % of it."])))
+    first = made.summary.partition(". ")[0]
+    named = [name for name in means if name in first and name != "base"]
+    assert named == ["row 50.0", "row 52.0", "row 54.0", "row 62.0", "row 64.0"] and "2 more rows are lower" in first
+    comments, table, lines = [], made.latex(), []
+    for line in table.splitlines():
+        (comments if line.startswith("% ") else lines).append(line)
+    (caption,) = [line for line in lines if r"\caption" in line]
+    assert "more rows are lower. *: p" in caption and "cannot" not in caption and "of it" not in "".join(lines)
+    for text in (made.summary, *made.notes):
+        assert f"% {' '.join(text.split())}" in comments
+
+
+def test_perplexity_is_a_measure_whose_ratio_to_base_s_is_tested():
+    """The test is that of the difference of losses; the table shows exp of it, and of its interval."""
+    rows = measured([0.0, 0.3, 0.0])
+    made, line = table(rows), read_csv(table(rows))[1]
+    change, low, high = (math.exp(float(line[f"val/loss.difference{end}"])) for end in ("", ".low", ".high"))
+    assert column(made, "PPL / base")[:2] == ["", f"{change:.2f}*"]
+    assert column(made, "PPL / base 95 %")[1] == f"{low:.2f} to {high:.2f}" and column(made, "p of PPL")[1] == "<0.001"
+    assert f"h=1 has {change:.2f} times the PPL of base (95 %: {low:.2f} to {high:.2f})" in made.summary
+    alone = make_table(rows, About(outcomes=[PPL]))
+    assert [one.p_value for one in alone.contrasts] == [one.p_value for one in made.further[0]]
+    first = make_table(rows, replace(ABOUT, outcomes=[PPL, BLEU]))
+    assert first.contrasts == made.further[0] and first.summary.startswith(
+        "Rows that differ significantly: 1 by PPL, 1 by"
+    )
+    assert "a test of its own" in said(made) and "a test of its own" not in said(alone)
+
+
+@pytest.mark.parametrize("other", [{"objective": "smoothed"}, {"token_digests": frozenset({"b"})}])
+def test_a_perplexity_that_means_something_else_is_marked(other):
+    rows = [replace(one, token_digests=frozenset({"a"})) for one in measured([0.0, 0.3, 0.0])]
+    made = table([*rows[:2], replace(rows[2], **other)])
+    marks = [[cells.UNLIKE in cell for cell in column(made, name)] for name in ("PPL", "PPL / base")]
+    has_ratio = "objective" in other  # other tokens have none
+    assert marks == [[False, False, not has_ratio], [False, False, has_ratio]]
+    assert "PPL of h=4 means something else" in said(made) and cells.UNLIKE not in said(table(rows))
+    assert cells.UNLIKE not in "".join(column(made, "Δ BLEU")) and (column(made, "PPL / base")[2] == "-") != has_ratio
 
 
 def test_the_summary_says_how_much_rows_of_unlike_spread_could_have_shown():
@@ -310,7 +452,7 @@ def test_printed_numbers_and_their_differences_stand_beside_ours():
 
 def test_csv_has_full_precision_and_json_is_equal():
     rows = printed_rows()
-    rows[3] = replace(rows[3], values=rows[3].values | {"val/ppl": [float("inf")]})
+    rows[3] = replace(rows[3], values=rows[3].values | {"val/ppl": [math.inf], "val/loss": [math.inf]})
     made = table(rows, printed=PAPER)
     lines, base = read_csv(made), statistics.mean(rows[0].values["val/bleu"])
     for line, one in zip(lines, rows, strict=True):
@@ -329,16 +471,8 @@ def test_csv_has_full_precision_and_json_is_equal():
         assert line.keys() == record.keys() and line["val/bleu.mean"] == str(record["val/bleu.mean"])
 
 
-ODD = [
-    "a_b&c%d#e~f^g\\h|i{j}",
-    "[64, 64]",
-    "*star",
-    "two\nlines",
-    "<b>",
-    "größer ∞ λσω ≥ – → 日本",
-    "`x` 'y' \"z\"",
-    "--a -1",
-]
+ODD = ["a_b&c%d#e~f^g\\h|i{j}", "[64, 64]", "*star", "two\nlines", "<b>", "`x` 'y' \"z\"", "--a -1"]
+ODD += ["größer ∞ λσω ≥ – → 日本"]
 
 
 def test_markdown_shows_every_name_as_it_is():
@@ -352,14 +486,14 @@ def test_markdown_shows_every_name_as_it_is():
     assert ["".join(part.content for part in parts) for parts in names] == [" ".join(o.split("\n")) for o in odd]
 
 
-ABOUT_PPL = About(measures=[Measure("ppl", "ppl", lower_is_better=True)])
+ABOUT_PPL = About(outcomes=[Outcome("ppl", "ppl", lower_is_better=True)])
 
 
 def test_numbers_of_every_size_can_be_read():
     values = {"tiny": [1.25e-8, 1.5e-8], "huge": [1e28, 2e28]}
     rows = [Row.of_values(name, {name: of_row}) for name, of_row in values.items()]
     for one, digits in zip(rows, (9, 1), strict=True):
-        made = make_table([one], About(measures=[Measure(one.name, one.name, digits)]))
+        made = make_table([one], About(outcomes=[Outcome(one.name, one.name, digits)]))
         text = column(made, one.name)[0]
         assert float(text.split()[0]) == pytest.approx(statistics.mean(values[one.name]), rel=0.1) and len(text) < 30
     huge = {"base": [1e28, 1.1e28, 1.2e28], "worse": [3e28, 3.1e28, 3.2e28]}
@@ -377,7 +511,7 @@ def test_the_control_characters_of_a_name_cut_nothing_off_in_a_terminal():
 
 def test_a_caption_replaces_the_summary_and_a_narrow_table_fits_a_column():
     made = table([*measured([0.0, 0.3]), *(row(f"{'a long name ' * 5}{i}", 60.0) for i in range(15))])
-    text = made.chosen(["row", "Δ BLEU"]).latex("x", "Mine.")
+    text = made.chosen(["row", "Δ BLEU"]).latex("Mine.")
     assert r"\caption{Mine.}" in text and made.summary[:20] not in text and r"\begin{table}[" in text
     assert r"\begin{table*}[" in made.latex()
 
@@ -442,11 +576,11 @@ def test_tables_need_numpy_and_scipy_alone():
 
 
 def test_rows_of_anyone_have_one_table_for_several_measures():
-    measures = [Measure("acc", "accuracy", 3), Measure("loss", "loss", 2, lower_is_better=True)]
+    measures = [Outcome("acc", "accuracy", 3), Outcome("loss", "loss", 2, lower_is_better=True)]
     values = {"base": [[0.91, 0.92, 0.90], [1.0, 1.1, 0.9]], "wide": [[0.96, 0.97, 0.95], [1.0, 1.1, 0.95]]}
     rows = [
         Row.of_values(name, {"acc": acc, "loss": loss}, is_base=name == "base") for name, (acc, loss) in values.items()
     ]
-    made = make_table(rows, About(measures=measures))
+    made = make_table(rows, About(outcomes=measures))
     assert column(made, "Δ accuracy")[1].endswith("*") and not column(made, "Δ loss")[1].endswith("*")
     assert "wide is" in made.summary and re.search(r"wide cannot be told apart from base in loss", made.summary)

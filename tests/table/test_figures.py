@@ -15,11 +15,12 @@ from shipped_components import marks_of
 from transformer_pl.plan.plan import plan_trials
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.table.figures import curves, draw_sweep_plots, forest, front, save
-from transformer_pl.table.rows import Contrast, Measure, Printed, PrintedTable, Row
+from transformer_pl.table.row import Contrast, Outcome, Printed, PrintedTable, Row
 from transformer_pl.table.statistics import Estimate
 from transformer_pl.tasks.translation import Translation
+from transformer_pl.trials.runs_folder import RunsFolder
 
-BLEU = Measure("val/bleu", "BLEU")
+BLEU = Outcome("val/bleu", "BLEU")
 LONG = [f"attention=AlibiAttention attention.slope={slope}" for slope in (0.25, 0.5)]
 NAMES = [*LONG, r"$\frac$", "attention=AVeryLongNameOfAComponentThatSomebodyWrote", *(f"h={h}" for h in range(1, 17))]
 KNOWN = [[7, 5, 3, 1, 8, 7, 6, 5, 8, 8]] * 60  # the BLEU counts of 60 sentences
@@ -86,14 +87,25 @@ def test_names_are_whole_and_lie_on_nothing(figure, rows):
 
 @pytest.mark.parametrize("is_outlier", [False, True])
 def test_the_interval_of_a_wild_row_leaves_room_for_the_others(is_outlier):
-    wild = contrast("big", 40, error=30.0, is_outlier=is_outlier, printed=0.6)
+    wild = contrast("big", 52, error=9.0, is_outlier=is_outlier, printed=0.6)
     low, high = drawn(forest([*ROWS, wild], PAPER).figure).get_xlim()
-    assert low < -20 and (low > -25 and high < 5) == is_outlier
+    assert low < -8 and (low > -11 and high < 5) == is_outlier
+
+
+@pytest.mark.parametrize(("far", "is_shown"), [([48], True), ([30], False), ([30, 90], False), ([30, 29, 28], False)])
+def test_rows_that_would_stretch_the_axis_more_than_fourfold_are_left_out_and_named(far, is_shown):
+    """However many they are, up to a half, and on whatever side."""
+    drawing = forest([*ROWS[:4], *(contrast(f"far{score}", score) for score in far)])
+    axes, names = drawn(drawing.figure), [f"far{score} ({score - 60:+.1f})" for score in far]
+    low, high = axes.get_xlim()
+    assert (high - low > 10) == is_shown == any("far" in name for name in written(axes))
+    assert all((name in drawing.explanation) != is_shown for name in names)
+    assert len(drawn(forest([contrast("far", 30)]).figure).get_yticks()) == 1  # of one row there is a picture
 
 
 @pytest.mark.parametrize("is_outlier", [False, True])
 def test_an_interval_that_is_cut_ends_in_arrows_at_the_edges(is_outlier):
-    axes = drawn(forest([*ROWS, contrast("big", 40, error=3000.0, is_outlier=is_outlier)]).figure)
+    axes = drawn(forest([*ROWS, contrast("big", 60, error=9.0, is_outlier=is_outlier)]).figure)
     marks = [tuple(offset) for one in axes.collections for offset in one.get_offsets() if offset[0] in axes.get_xlim()]
     assert [x for x, _ in marks] == ([*axes.get_xlim()] if is_outlier else [])
     assert all(y == axes.get_yticks()[-1] for _, y in marks)
@@ -115,7 +127,7 @@ def test_a_picture_is_the_same_each_time(tmp_path):
 
 
 def test_a_cross_at_zero_is_in_the_picture_where_one_interval_is_not():
-    rows = [contrast("a", 70, printed=0.0), contrast("b", 71), contrast("big", 72, error=30.0, is_outlier=True)]
+    rows = [contrast("a", 70, printed=0.0), contrast("b", 71), contrast("big", 72, error=9.0, is_outlier=True)]
     low, _ = drawn(forest(rows, PAPER).figure).get_xlim()
     assert low < 0
 
@@ -160,17 +172,27 @@ def test_the_shaded_area_reaches_from_the_lowest_to_the_highest_seed():
 def test_the_figures_of_a_sweep_are_of_its_rows(tmp_path):
     """h = 16 has one seed where base has two, so it has no interval; h = 32 is larger."""
     sweep = read_sweep(ROOT / "sweeps" / "table3_A.yaml", seeds=["1", "2"])
-    for planned in plan_trials(sweep, tmp_path):
+    for planned in plan_trials(sweep, RunsFolder(tmp_path)):
         if planned.name != "h=16 s2":
             sentences = np.array(
                 [[one[0] - planned.config.seed - planned.place, *one[1:], n, 8] for n, one in enumerate(KNOWN)]
             )
-            planned.make()
-            planned.save_sentences("val", ["a"] * 60, Translation.measure, sentences)
+            planned.folder.make()
+            planned.folder.save_sentences("val", ["a"] * 60, Translation.measure, sentences)
             params = 861_000 if planned.name.startswith("h=32 ") else 431_000
-            planned.finish(a_result(id=planned.id, steps=700, params=params, losses={350: 1.1}))
-    planned = plan_trials(sweep, tmp_path)
+            planned.folder.finish(a_result(id=planned.id, steps=700, params=params, losses={350: 1.1}))
+    planned = plan_trials(sweep, RunsFolder(tmp_path))
     figures = draw_sweep_plots(sweep_table((sweep, planned))[0])
     assert set(figures) == {"differences", "curves_steps", "front_params"}  # FLOPs are equal
     assert written(drawn(figures["differences"].figure)) == ["(A)h=1", "(A)h=32", "(A)h=4"]
     assert written(drawn(figures["curves_steps"].figure)) == sorted(f"{row.name}:2.00" for row in sweep.rows)
+
+
+@pytest.mark.parametrize("draw", [curves, lambda rows: front(rows, "params", "parameters")], ids=["curves", "front"])
+def test_a_legend_names_base_and_the_rows_that_differ_most(draw):
+    rows = [contrast("base", 60, seeds=[{100: 4.0}])]
+    rows += [contrast(f"h={h}", 60 + h, 1e6 * (h + 21), seeds=[{100: 25.0 + h}]) for h in range(-20, 21) if h]
+    legend = drawn(draw(rows).figure).get_legend()
+    names = {text.get_text().split(":")[0] for text in legend.get_texts()}
+    assert len(names) == 20 and names >= {"base", *(f"h={h}" for h in (*range(-20, -11), *range(12, 21)))}
+    assert str(len(rows) - 20) in legend.get_title().get_text()

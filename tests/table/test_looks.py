@@ -1,16 +1,20 @@
 """The statistics of looks: levels that spend alpha, a p that says what is found, rows that stop for good reasons."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from chance import drawn
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import t as student
 
-from transformer_pl.table.looks import LookedAt, Looks
+from transformer_pl.table.comparison import compare
+from transformer_pl.table.looks import Looks
 from transformer_pl.table.moderation import SeedVariance
-from transformer_pl.table.rows import About, Measure, Row, with_base
-from transformer_pl.table.statistics import Estimate, difference, first_seeds, sample
-from transformer_pl.table.table import compare, compare_at, make_table
+from transformer_pl.table.row import About, Contrast, LookedAt, Outcome, Row, with_base
+from transformer_pl.table.statistics import Estimate, sample
+from transformer_pl.table.table import make_table
 from transformer_pl.tasks.translation import bleu
 
 ALPHA = 0.05
@@ -95,18 +99,18 @@ def test_verdicts():
     assert looks.verdict(0, large, looks.levels[0]) == "found"
     assert looks.verdict(0, Estimate(1.5, parts, 0.0), 0.2) == "open"
     assert looks.verdict(0, none, 0.9) == "unlikely"
+    by_chance = {round(looks.chance(0, seen), 2): seen for seen in (Estimate(0.01 * i, parts, 0.0) for i in range(200))}
+    assert all((looks.verdict(0, by_chance[chance], 0.9) == "open") == (chance > 0.1) for chance in (0.08, 0.12, 0.2))
     assert looks.verdict(1, none, 0.9) == "open"  # nothing follows the last look
     assert looks.verdict(0, none, 0.9, margin=2.0) == "within margin"
     assert looks.verdict(0, none, 0.9, margin=1.0) == "unlikely"
 
 
-MEASURE = Measure("val/bleu", "BLEU", highest=100.0)
+MEASURE = Outcome("val/bleu", "BLEU", highest=100.0)
 
 
-def samples_of(seeds, base_seeds, gaps):
-    rng = np.random.default_rng(3)
-    numbers = drawn(rng, len(gaps) + 1, base_seeds, 120, 0.05, gap=[0.0, *gaps])
-    return [sample(numbers[0], bleu), *(sample(one[:seeds], bleu) for one in numbers[1:])]
+def numbers_of(base_seeds, gaps):
+    return drawn(np.random.default_rng(3), len(gaps) + 1, base_seeds, 120, 0.05, gap=[0.0, *gaps])
 
 
 def rows_of(samples):
@@ -123,71 +127,57 @@ def rows_of(samples):
     ]
 
 
-def seen_at(looks, look, rows, last):
-    return compare_at(looks, look, rows, MEASURE, rows[0], last)
-
-
-def test_a_look_sees_its_own_seeds_alone():
-    """The last look is the usual comparison at its own level; an earlier one does not know what comes after it."""
-    looks, samples = Looks.of((2, 3, 5), 10, 5), samples_of(5, 10, [0, 0.1, 0.2, 0.3, 0.6])
-    rows = rows_of(samples)
-    last = {row.name: 2 for row in rows}
-    usual = compare(rows, MEASURE, rows[0], level=1 - looks.levels[2])
-    for one, other in zip(seen_at(looks, 2, rows, last), usual, strict=True):
-        assert one.p_value == other.p_value
-        assert (one.estimate and one.estimate.level) == (other.estimate and other.estimate.level)
-    first = rows_of([first_seeds(row, count) for row, count in zip(samples, [4] + [2] * 5, strict=True)])
-    usual = compare(first, MEASURE, first[0], level=1 - looks.levels[0])
-    assert [one.p_value for one in seen_at(looks, 0, rows, last)] == [one.p_value for one in usual]
-    stopped = seen_at(looks, 2, rows, last | {"1": 0})  # with the seeds that it has, among the others
-    assert stopped[1].difference == pytest.approx(samples[1].scores[:2].mean() - samples[0].scores.mean())
-
-
-def test_rows_that_share_some_weights_are_compared_on_these():
-    """Base has more seeds than a row that decodes its weights in another way: the pairs are not lost."""
-    base, row = samples_of(3, 6, [0.05])
-    base = base._replace(weights=[f"w{i}" for i in range(6)])
-    paired = difference(row._replace(weights=["w2", "w0", "w1"]), base)
-    same_order = row._replace(scores=row.scores[[1, 2, 0]], pseudo=row.pseudo[[1, 2, 0]])
-    expected = same_order.scores - base.scores[:3]
-    assert paired.value == pytest.approx(expected.mean()) and len(paired.parts) == 1
-    assert paired.parts[0].variance == pytest.approx(expected.var(ddof=1) / 3)
+def seen_at(looks, look, numbers, last):
+    """Each row beside base at a look. last: by row, the last look that it was trained for."""
+    seeds = [looks.base_seeds[look], *(looks.seeds[min(look, last[str(i)])] for i in range(1, len(numbers)))]
+    rows = rows_of(sample(one[:count], bleu) for one, count in zip(numbers, seeds, strict=True))
+    return compare(rows, MEASURE, rows[0], level=1 - looks.levels[look])
 
 
 def test_a_table_shows_each_row_at_its_last_look():
-    looks, samples = Looks.of((2, 4), 8, 2), samples_of(4, 8, [0.0, 0.5])
-    rows = rows_of(samples)
-    seen = LookedAt(looks, "val/bleu", {"1": [0.9, 0.8], "2": [looks.levels[0]]})
-    _, one, two = make_table(rows, About(measures=[MEASURE], looked_at=seen)).contrasts
+    looks, numbers, last = Looks.of((2, 4), 8, 2), numbers_of(8, [0.0, 0.5]), {"1": 1, "2": 0}
+    first, then = (seen_at(looks, look, numbers, last) for look in range(2))
+    rows = [one.row for one in then]
+    seen = LookedAt(looks, "val/bleu", {"base": [first[0], then[0]], "1": [first[1], then[1]], "2": [first[2]]})
+    base, one, two = make_table(rows, About(outcomes=[MEASURE], looked_at=seen)).contrasts
+    assert (base.mean, one.estimate, two.estimate) == (then[0].mean, then[1].estimate, first[2].estimate)
     assert two.is_found and not one.is_found
-    assert two.difference == pytest.approx(samples[2].scores[:2].mean() - samples[0].scores[:4].mean())
-    assert one.difference == pytest.approx(samples[1].scores.mean() - samples[0].scores.mean())
-    other_metric = make_table(rows, About(measures=[MEASURE], looked_at=seen._replace(metric="val/loss")))
-    other_base = make_table(with_base(rows, "2", ""), About(measures=[MEASURE], looked_at=seen))
+    assert one.p_value == looks.p_value([first[1].p_value, then[1].p_value])
+    other_metric = make_table(rows, About(outcomes=[MEASURE], looked_at=seen._replace(metric="val/loss")))
+    other_base = make_table(with_base(rows, "2", ""), About(outcomes=[MEASURE], looked_at=seen))
     for other in (other_metric, other_base):  # for which the looks were not
         notes = " ".join(other.notes)
         assert [one.p_value for one in other.contrasts] == [None] * 3
         assert "val/" in notes.partition("Looked at")[2] and "cannot be tested" not in notes
 
 
-@pytest.mark.slow
-def test_tables_that_are_looked_at_have_few_wrong_stars():
-    """100 tables of five rows that do not differ: at 5 % more than 12 are wrong in 1 of 1,000 cases."""
-    looks, rng = Looks.of((3, 5, 8), 16, 5), np.random.default_rng(11)
-    assert (
-        sum(has_star(looks, rows_of(sample(one, bleu) for one in drawn(rng, 6, 16, 60, 0.05))) for _ in range(100))
-        <= 12
-    )
-
-
-def has_star(looks, rows):
-    """Whether a row is found, where rows stop as they do in a sweep."""
-    last = {row.name: 2 for row in rows}
-    for look in range(3):
-        for one in seen_at(looks, look, rows, last)[1:]:
-            verdict = looks.verdict(look, one.estimate, one.p_value) if last[one.row.name] == 2 else "open"
-            if verdict == "found":
-                return True
-            if verdict != "open":
-                last[one.row.name] = look
-    return False
+@pytest.mark.parametrize("p_values", [(0.01, 0.04, 0.001), (0.01, 0.2, 0.001)])
+def test_the_test_set_is_asked_for_the_rows_that_were_found_in_their_order(p_values):
+    """Each at the full level, until one is not found. Differences from another base have no test."""
+    looks, rng = Looks.of((2, 4), 8, 4), np.random.default_rng(5)
+    z, test = norm.isf(np.array(p_values) / 2), MEASURE._replace(key="test/bleu")
+    means = [0.0, *(z * np.sqrt(1 / 400 + 1 / 800)), 1.0]  # the last one was not found by the looks
+    scores = [rng.normal(size=800 if not place else 400) for place in range(len(means))]
+    rows = [
+        Row.of_values(
+            str(place or "base"), {"test/bleu": [*((y - y.mean()) / y.std(ddof=1) + mean)]}, is_base=not place
+        )
+        for place, (y, mean) in enumerate(zip(scores, means, strict=True))
+    ]
+    found = [Contrast(row, MEASURE, p_value=1e-9, estimate=Estimate(1.0, (), 0.1)) for row in rows]
+    seen = {
+        row.name: [replace(one, p_value=0.9) if row is rows[-1] else one] for row, one in zip(rows, found, strict=True)
+    }
+    about = About(outcomes=[test], looked_at=LookedAt(looks, "val/bleu", seen))
+    made = make_table(rows, about)
+    base, *tested, last = made.contrasts
+    assert base.p_value is last.p_value is None and last.difference
+    expected = list(itertools.takewhile(lambda p: p < ALPHA, p_values))
+    asked = p_values[: len(expected) + 1]  # the first that is not found is asked, those after it are not
+    assert [one.p_value for one in tested[: len(asked)]] == pytest.approx(np.maximum.accumulate(asked), rel=0.05)
+    assert not any(one.p_value or one.estimate for one in tested[len(asked) :])
+    for place, one in enumerate(tested[: len(asked)]):
+        assert one.is_found == (place < len(expected)) == (one.estimate.low >= 0)
+        assert one.estimate.level == 1 - ALPHA / 3
+    assert "asked once" in " ".join(made.notes) and "cannot be tested" not in " ".join(made.notes)
+    assert not any(one.p_value for one in make_table(with_base(rows, "2"), about).contrasts)

@@ -1,4 +1,4 @@
-"""The notes under a table: how far it stands in the paper's order, and how fast it was trained."""
+"""The notes under a table: how far it stands in the paper's order."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from made_rows import row, table
 from scipy.stats import rankdata
 
-from transformer_pl.table.rows import Printed, PrintedTable
+from transformer_pl.table.row import Printed, PrintedTable
 
 PAPER = PrintedTable("a paper", Printed("base", 25.8))
 BASE = row("base", 1.0, printed=PAPER.base)
@@ -16,12 +16,6 @@ BASE = row("base", 1.0, printed=PAPER.base)
 def beside(ours, published=None):
     """A row of a table whose base has a BLEU of 1, beside the paper's of 25.8."""
     return row(str(ours), *ours, printed=Printed("A", published) if published else None)
-
-
-@pytest.mark.parametrize(("speed", "said"), [((17_000, 0.314), "17,000 target tokens a second, 31%"), (None, "")])
-def test_the_speed_is_said_where_the_peak_is_known(speed, said):
-    notes = " ".join(table([row("base", 60.0, speed=speed)]).notes)
-    assert said in notes and ("tokens a second" in notes) == bool(said)
 
 
 def order_note(rows):

@@ -9,7 +9,7 @@ from scipy import stats
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table.figures import scales
-from transformer_pl.table.rows import Contrast, Row
+from transformer_pl.table.row import Contrast, Row
 from transformer_pl.table.scales import scales_table
 from transformer_pl.table.statistics import predict
 
@@ -93,4 +93,4 @@ def test_few_rows_say_nothing(x):
 def test_scores_of_two_kinds_are_not_compared():
     x, bits = contrasts(np.arange(9.0)), BLEU._replace(key="val/bpb")
     with pytest.raises(InputError, match="val/bpb"):
-        scales_table(x, [replace(one, measure=bits) for one in x], NAMES)
+        scales_table(x, [replace(one, outcome=bits) for one in x], NAMES)

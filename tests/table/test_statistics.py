@@ -1,6 +1,7 @@
 """The statistics of a table: equal to sacreBLEU's where it has them, and calibrated in a simulation."""
 
 import math
+import tracemalloc
 from functools import cache
 
 import numpy as np
@@ -12,23 +13,17 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from transformer_pl.config import Config
-from transformer_pl.report.rows import LOSS, loss, of_measure
+from transformer_pl.report.sweep_rows import LOSS, loss, of_measure
+from transformer_pl.table import moderation
 from transformer_pl.table import statistics as stats
-from transformer_pl.table.rows import Measure
-from transformer_pl.table.statistics import (
-    Sample,
-    correct,
-    difference,
-    estimate,
-    sample,
-    seed_prior,
-)
+from transformer_pl.table.row import Outcome
+from transformer_pl.table.statistics import Sample, correct, difference, estimate, sample, seed_prior
 from transformer_pl.tasks.translation import Translation, bleu
 
 pytestmark = pytest.mark.core
 METRIC = of_measure(Translation.measure)
 
-ANY = Measure("any", "any")
+ANY = Outcome("any", "any")
 
 
 def compare_rows(rows, base, metric, same_dataset=(), weights=()):
@@ -37,7 +32,7 @@ def compare_rows(rows, base, metric, same_dataset=(), weights=()):
     if weights:
         samples = [one._replace(weights=ids) for one, ids in zip(samples, weights, strict=True)]
     highest = 100.0 if metric is METRIC else math.inf
-    return comparisons(samples, base, Measure("any", "any", lowest=0.0, highest=highest), same_dataset)
+    return comparisons(samples, base, Outcome("any", "any", lowest=0.0, highest=highest), same_dataset)
 
 
 WORDS = [f"{a}{b}" for a in "bdfgklmnprst" for b in "aeiou"]
@@ -188,6 +183,29 @@ def test_the_correction_is_dunnett_s_where_the_variances_are_certain():
     assert all(p <= of_all + 0.004 for (_, p), of_all in zip(together, dunnett.pvalue, strict=True))  # steps find more
 
 
+def test_a_p_value_may_be_smaller_than_draws_can_show():
+    """That of a clear difference beside three rows without one: Holm's, which is exact."""
+    rng = np.random.default_rng(5)
+    base, *others = (Sample(scores, scores[:, None] + np.zeros(3)) for scores in rng.normal(30, 0.1, (4, 40)))
+    clear = others[0]._replace(scores=others[0].scores + 1, pseudo=others[0].pseudo + 1)
+    (estimate, p), *_ = correct([clear, *others], base)
+    assert p == pytest.approx(4 * estimate.p_value, rel=1e-6) and p < 1e-6
+
+
+def test_errors_are_drawn_in_parts_that_change_no_number(monkeypatch):
+    """And take little memory: about as much as all of them, which are kept, and not several times as much."""
+    table = a_table(7, 3, 80)
+    whole = compare_rows(table, 0, METRIC)
+    monkeypatch.setattr(stats, "AT_ONCE", 2**12)
+    assert compare_rows(table, 0, METRIC) == whole
+    rng = np.random.default_rng(6)
+    base, *rows = (stats.sample_of_seeds(scores) for scores in rng.normal(30, 1, (151, 3)))
+    tracemalloc.start()
+    correct(rows, base, seed_prior([base, *rows]))
+    assert tracemalloc.get_traced_memory()[1] < 1.5 * 150 * stats.DRAWS * 8
+    tracemalloc.stop()
+
+
 def test_an_interval_excludes_zero_where_there_is_a_star():
     rng, stars = np.random.default_rng(8), []
     for _ in range(40):
@@ -248,12 +266,54 @@ def test_rows_of_a_table_moderate_each_other_s_variance():
     assert all(one.mean.degrees_of_freedom for one in fewer)  # of t
 
 
-@pytest.mark.parametrize(("seeds", "rows"), [(3, 1), (3, 3), (2, 4), (5, 19)])
-def test_what_a_plan_finds_is_what_student_s_t_finds(seeds, rows):
-    """At Bonferroni's level. From five rows on, base among them, all inform the spread."""
-    freedom = (seeds - 1) * (rows + 1 if rows + 1 >= 5 else 2)
-    quantiles = scipy.stats.t.ppf([1 - 0.05 / rows / 2, 0.8], freedom)
-    assert stats.found_by_plan(0.7, seeds, rows) == pytest.approx(0.7 * math.sqrt(2 / seeds) * quantiles.sum())
+def test_a_base_that_spreads_more_than_its_rows_is_named():
+    """In 5 % of tables where it does not, and then in most. Rows with its weights say nothing of that."""
+    rng, named = np.random.default_rng(4), {1: 0, 4: 0}
+    for wider in named:
+        for _ in range(50):
+            rows = {place: of_seeds(rng.normal(0, 1 if place else wider, 5)) for place in range(4)}
+            found = stats.compared(rows, 0, {*rows} - {0})
+            named[wider] += found[0].is_wide
+            assert not any(row.is_wide for place, row in found.items() if place)
+    assert 1 <= named[1] <= 8 and named[4] > 40
+    shared = {place: row._replace(weights="abcde") for place, row in rows.items()}
+    assert not stats.compared(shared, 0, {*rows} - {0})[0].is_wide
+
+
+def test_the_prior_of_a_scale_is_for_tables_of_few_rows():
+    """Base counts all of its freedoms, other rows half of them, and no row has a smaller variance than its own. A base
+    that was chosen among the rows is one of the others."""
+    rng, of_scale = np.random.default_rng(2), moderation.Prior.of_scale(0.5, 4.0)
+    rows = {place: of_seeds(rng.normal(place, 0.3, 3)) for place in range(6)}
+    rows[1] = of_seeds([0.0, 3.0, 5.0])
+    few = {place: rows[place] for place in range(3)}
+    found = stats.compared(few, 0, {1, 2}, of_scale=of_scale)
+    (wide, base), (usual, _) = (found[place].difference.parts for place in (1, 2))
+    for part, place, freedom in ((wide, 1, 2), (usual, 2, 2), (base, 0, 4)):
+        own = rows[place].scores.var(ddof=1)
+        moderated = (freedom * 0.25 + 2 * own) / (freedom + 2)
+        assert part == pytest.approx((max(own, moderated) / 3, freedom + 2))
+    chosen = stats.compared(few, 0, {1, 2}, of_scale=of_scale, is_chosen=True)
+    assert [part.freedom for part in chosen[1].difference.parts] == [4, 4]
+    for enough in (True, False):
+        all_rows = rows if enough else {place: rows[place] for place in range(4)}
+        with_scale = stats.compared(all_rows, 0, {1, 2, 3}, of_scale=of_scale)
+        assert (with_scale == stats.compared(all_rows, 0, {1, 2, 3})) == enough
+        assert all(row.is_by_scale != enough for row in with_scale.values())
+
+
+@pytest.mark.parametrize(("seeds", "of_base"), [(3, 3), (2, 6), (5, 5)])
+def test_what_a_plan_finds_is_what_the_law_of_the_test_finds(seeds, of_base):
+    """Of a few rows Welch's t, of more the sum of two of Student's t, whose freedoms are not taken as known."""
+    errors = 0.7**2 / np.array([seeds, of_base])
+    freedom = errors.sum() ** 2 / (errors**2 / (np.array([seeds, of_base]) - 1)).sum()
+    quantiles = scipy.stats.t.ppf([1 - 0.05 / 3 / 2, 0.8], freedom)
+    found = stats.found_by_plan(0.7, seeds, 3, of_base)
+    assert found == pytest.approx(np.sqrt(errors.sum()) * quantiles.sum())
+    rng, prior = np.random.default_rng(1), moderation.USUAL_FREEDOM
+    both = [np.sqrt(v) * rng.standard_t(prior + n - 1, 10**6) for v, n in zip(errors, (seeds, of_base), strict=True)]
+    found = stats.found_by_plan(0.7, seeds, 8, of_base)
+    assert found == pytest.approx(np.quantile(sum(both), [1 - 0.05 / 8 / 2, 0.8]).sum(), rel=0.01)
 
 
 @pytest.mark.parametrize(("seed_sd", "S"), [(1.0, 4), (2.0, 12)])
@@ -314,6 +374,8 @@ def test_rows_that_share_their_weights_are_compared_by_a_paired_test():
         assert found.interval() == pytest.approx(tuple(expected.confidence_interval()), rel=1e-3)
         turned = Sample(row.scores[::-1], row.pseudo[::-1], weights=range(S)[::-1])
         assert difference(turned, base).p_value == pytest.approx(found.p_value)
+        longer = Sample(np.append(scores, 99), np.append(base.pseudo, [[98, 100]], 0), weights=range(S + 1))
+        assert difference(row, longer) == found  # which has more seeds: its looks go on
         for weights in ((), range(S, 2 * S), range(S - 1, 2 * S - 1)):
             assert len(difference(row._replace(weights=weights), base).parts) == 2
 
@@ -377,7 +439,8 @@ def test_a_loss_of_a_fifth_of_a_bleu_point_is_found_within_seeds():
 
 
 def test_rows_with_weights_of_their_own_are_compared_as_ever():
-    """With ids or without; and a row that shares base's weights changes no variance of theirs."""
+    """With ids or without. A row that shares base's weights changes no variance of theirs: their intervals are little
+    wider, with one row more to correct for."""
     table = a_table(6, 3, 80)
     names = [[f"row {row}, seed {seed}" for seed in range(3)] for row in range(6)]
     without = compare_rows(table, 0, METRIC)
@@ -388,6 +451,8 @@ def test_rows_with_weights_of_their_own_are_compared_as_ever():
     for one, other in zip(without, others, strict=True):
         assert one.mean == other.mean and one.is_outlier == other.is_outlier
         assert one.estimate is None or one.estimate[:4] == other.estimate[:4]
+    for one, other in zip(without[1:], others[1:], strict=True):  # for which base's error is no more uncertain
+        assert 1 < other.estimate.half_width(other.estimate.level) / one.estimate.half_width(one.estimate.level) < 1.15
 
 
 def test_one_seed_that_shares_its_weights_is_tested_on_other_sentences():
@@ -465,12 +530,17 @@ def test_rows_that_differ_by_rounding_are_not_tested(seeds):
     assert correct([near], base)[0][1] is not None
 
 
-def test_where_other_rows_vary_a_row_without_spread_has_their_variance():
+@pytest.mark.parametrize(("spread", "is_constant"), [(0, True), (1e-8, True), (1e-5, False)])
+def test_where_other_rows_vary_a_row_without_spread_has_their_variance(spread, is_constant):
+    """And it does not inform theirs. A spread of 1e-8 of the score is rounding."""
     rng = np.random.default_rng(3)
-    rows = [of_seeds(rng.normal(mean, 0.5, 3)) for mean in range(6)]
-    rows[1:1] = [of_seeds([50.0] * 3)]
-    constant = comparisons(rows, 0, ANY)[1]
-    assert constant.is_constant and constant.p_value < 0.05 and constant.mean.standard_error > 0
+    others = [of_seeds(rng.normal(mean, 0.5, 3)) for mean in range(6)]
+    (base, own, *_), fixed = (
+        comparisons([others[0], of_seeds(scores), *others[1:]], 0, ANY)
+        for scores in (50 + 50 * spread * np.arange(3), [50.0] * 3)
+    )
+    assert own.is_constant == is_constant and own.p_value < 0.05 and own.mean.standard_error > 0
+    assert base.mean == fixed[0].mean or not is_constant
 
 
 def test_the_order_of_rows_changes_no_number():
@@ -482,18 +552,10 @@ def test_the_order_of_rows_changes_no_number():
     for order in orders:
         assert comparisons([rows[i] for i in order], 0, ANY) == [expected[i] for i in order]
     del rows[2]
-    orders, weights = [rng.permutation(len(rows)) for _ in range(3)], rng.normal(size=(4, len(rows)))
-    (expected, *others) = [
-        stats.contrasts([rows[i] for i in order], weights[:, order], seed_prior(rows)) for order in orders
-    ]
-    for found in others:
-        assert [p for _, p in found] == pytest.approx([p for _, p in expected], abs=1e-12)
-
-
-def test_the_interval_of_a_rank_correlation_is_bonett_and_wright_s():
-    ours = np.arange(10.0)
-    theirs = [1, 0, 2, 4, 3, 5, 7, 6, 9, 8]
-    r, interval = stats.rank_correlation(ours, theirs)
-    assert r == pytest.approx(1 - 6 * 8 / 990)  # eight ranks differ, each by one
-    width = 1.959964 * math.sqrt((1 + r**2 / 2) / 7)
-    assert interval == pytest.approx((math.tanh(math.atanh(r) - width), math.tanh(math.atanh(r) + width)))
+    pairs, found = [(0, 1), (2, 0), (1, 2), (3, 4), (5, 1)], []
+    for order in (rng.permutation(len(rows)) for _ in range(3)):
+        places = np.argsort(order)
+        of_rows = [(places[i], places[j]) for i, j in pairs]
+        found.append([p for _, p in stats.differences_of_pairs([rows[i] for i in order], of_rows)])
+    for p_values in found[1:]:
+        assert p_values == pytest.approx(found[0], abs=1e-12)

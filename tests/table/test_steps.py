@@ -6,16 +6,15 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from helpers import a_result
+from helpers import a_result, a_trial
 from made_rows import row, table
 from rich.console import Console
 
 from transformer_pl.config.levels import Level, resolve
-from transformer_pl.report.rows import read_row
+from transformer_pl.report.sweep_rows import read_row
 from transformer_pl.table.html import page_columns
 from transformer_pl.table.steps import STEPS, crossing, mean_losses, steps_to_base
 from transformer_pl.tasks.translation import Translation
-from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
 KEYS = [f"{name}_to_base{end}" for name in ("steps", "flops") for end in ("", ".low", ".high")]
@@ -73,10 +72,10 @@ def test_losses_that_rise_again_count_by_their_lowest():
 
 
 def test_a_step_costs_the_same_wherever_the_last_validation_lies(tmp_path):
-    trial = Trial(tmp_path / "a-s1-0123456789ab")
-    trial.make()
+    trial = a_trial(tmp_path / "a-s1-0123456789ab", resolve([]))
+    trial.folder.make()
     for steps in (60, 77):
-        trial.finish(a_result(steps=steps, flops=2.0 * steps, losses={30: 5.0, 60: 4.0}))
+        trial.folder.finish(a_result(steps=steps, flops=2.0 * steps, losses={30: 5.0, 60: 4.0}))
         assert read_row("any", resolve([]), [trial], Translation.measure).step_flops == 2.0
 
 

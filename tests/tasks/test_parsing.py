@@ -199,8 +199,8 @@ def test_a_trial_on_trees_is_scored_by_f1(tmp_path):
     names = ("loss", "ppl", "f1", "precision", "recall", "malformed")
     assert result.metrics.keys() == {f"{split}/{name}" for split in ("val", "test") for name in names}
     assert result.score == "f1" and result.signature.startswith("evalb:COLLINS.prm")
-    prepared = json.loads((trial.folder / "env.json").read_text())["data"]
-    references = (trial.folder.parents[1] / "data" / prepared / "val.target.txt").read_text().splitlines()
+    prepared = json.loads((trial.path / "env.json").read_text())["data"]
+    references = (trial.path.parents[1] / "data" / prepared / "val.target.txt").read_text().splitlines()
     assert all(line.startswith("(S") and " )S" in line for line in references) and len(references) == 12
     scores = Parsing().score(trial.hypotheses("val"), references, SWEEP.base)
     assert scores.metrics["f1"] == pytest.approx(result.metrics["val/f1"])

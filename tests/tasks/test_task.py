@@ -1,6 +1,7 @@
 """The seam of a task: a third task is one file, its score goes everywhere, and a wrong one is one message."""
 
 import csv
+import re
 
 import pytest
 import tiny_trials
@@ -15,7 +16,7 @@ from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.task import Task, checked_scores, open_corpus, task_of
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.train import __main__ as train
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 KEYS = tiny_trials.TINY | {"data.task": "copying_task.Copying", "data.vocab_size": 275, "trainer.val_sample": 3}
 
@@ -38,7 +39,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_third_task_is_trained_and_scored(folder):
-    trials = [Trial(path) for path in (folder / "runs" / "trials").iterdir()]
+    trials = [TrialFolder(path) for path in (folder / "runs" / "trials").iterdir()]
     assert len(trials) == 4
     for trial in trials:
         result, sentences = trial.result(), trial.sentences("val", Copying.measure)
@@ -203,5 +204,5 @@ def test_a_sweep_has_one_task(tmp_path):
 def test_translation_is_the_default_and_the_readme_shows_the_third_task():
     assert isinstance(task_of(Data()), Translation) and issubclass(Translation, Task)
     readme = (ROOT / "transformer_pl" / "tasks" / "README.md").read_text()
-    code = readme.partition("```python\n")[2].partition("```")[0]
+    (code,) = re.findall(r"```python\n(\S[^`]*\(Task\)[^`]*)```", readme)
     assert code in (ROOT / "tests" / "copying_task.py").read_text()

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 import sacrebleu
 from corpora import mistake
+from helpers import little_text
 
 from transformer_pl.config import Config, Data
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data import synthetic
+from transformer_pl.data.prepare import prepare
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
 from transformer_pl.tasks import translation
 from transformer_pl.tasks.translation import PaperTranslation, Translation, paper_tokens, tokenised_bleu
+from transformer_pl.trials.trial_config import trial_config
 
 pytestmark = pytest.mark.core
 
@@ -67,7 +70,50 @@ def test_japanese_and_korean_need_their_tokenisers(code, extra):
         assert extra in Translation().scoring(Data(target=code))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+UNSPACED = {  # references without blanks between words
+    "Han": "这鸟看见一只狗。",
+    "kana": "いぬがねこをみる。",
+    "Thai": "สุนัขเห็นแมว",
+    "Lao": "ໝາເຫັນແມວ",
+    "Tibetan": "ཁྱིས་ཞི་མི་མཐོང་།",
+    "Burmese": "ခွေးကကြောင်ကိုမြင်သည်။",
+    "Khmer": "ឆ្កែឃើញឆ្មា",
+}
+
+
+@pytest.mark.parametrize("script", UNSPACED)
+@pytest.mark.parametrize("bleu", [None, "13a", "intl"])
+def test_text_without_blanks_is_refused_with_a_tokeniser_that_splits_at_them(script, bleu):
+    """Whatever the languages are called. Other tokenisers take it, and these take text with blanks."""
+    text, data = UNSPACED[script], Data(target="tgt", bleu=bleu)
+    with pytest.raises(InputError, match=r"data\.bleu"):
+        Translation().check_references(data, [text, text, "BLEU is one"])
+    Translation().check_references(data, [" ".join(text), " ".join(text), text])
+    Translation().check_references(data, [text, text, "the dog and the cat" * len(text)])
+    Translation().check_references(data.model_copy(update={"bleu": "char"}), [text])
+
+
+def test_a_dataset_whose_references_have_no_words_is_refused_before_it_is_prepared_and_afterwards(tmp_path):
+    """It may be prepared for another score."""
+    folder = little_text(tmp_path / "text")
+    for split in ("val", "test"):
+        lines = (folder / f"{split}.de").read_text().splitlines()
+        (folder / f"{split}.de").write_text("".join(f"{'一只黑狗'[: len(line) % 3 + 2]}\n" for line in lines))
+    data = Data(path=str(folder), vocab_size=300)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"data\.bleu"):
+            prepare(data, tmp_path / "runs")
+        prepare(data.model_copy(update={"bleu": "zh"}), tmp_path / "runs")
+
+
+@pytest.mark.parametrize("task", ["language_model.LanguageModel", "parsing.Parsing"])
+def test_a_task_without_bleu_takes_no_tokeniser_of_it(task):
+    model = {"model.N_encoder": 0} if "Language" in task else {}
+    keys = {"data.task": f"transformer_pl.tasks.{task}", "data.bleu": "char"} | model
+    with pytest.raises(InputError, match=r"data\.bleu = char"):
+        open_corpus(trial_config([Level("test", keys)]).data)
+
+
 # The paper's BLEU
 
 

@@ -14,7 +14,8 @@ import torch
 from forked import Command, running
 from helpers import ROOT, Process, little_text, processes, wait_for
 
-from transformer_pl.trials.result import Result, read_result
+from transformer_pl.trials.result import Result
+from transformer_pl.trials.trial_folder import TrialFolder
 
 pytestmark = pytest.mark.slow  # each starts several processes
 SMALL = ["--model.N=2", "--model.depth=1", "--model.width=0.0625", "--model.h=2", "--data.vocab_size=400"]
@@ -47,7 +48,7 @@ def train(text: Path, runs: Path, *argv: str, **schedule: int) -> tuple[Result, 
         assert process.wait(120) == 0, printed.read_text()
     (folder,) = (runs / "trials").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return read_result(folder), lines
+    return TrialFolder(folder).result(), lines
 
 
 def in_session(leader: int) -> list[Process]:
@@ -72,9 +73,28 @@ def test_two_processes_train_as_one(text, alone, tmp_path, how):
     assert result.metrics["test/loss"] == pytest.approx(expected.metrics["test/loss"], abs=1e-5)
 
 
+FILE = "ablations.segment_memory"
+CARRYING = ["--data.task=transformer_pl.tasks.language_model.LanguageModel", "--model.N_encoder=0", "--model.p_drop=0"]
+CARRYING += ["--data.pieces=joined", "--data.max_length=8", f"--data.batches={FILE}.ConsecutiveBatches"]
+CARRYING += [f"--model.self_attention={FILE}.SegmentMemory", f"--model.attention={FILE}.TransformerXLAttention"]
+CARRYING += ["--model.self_attention.memory=6", "--model.position=ablations.no_position.NoPosition"]
+
+
+def test_two_processes_carry_what_one_does(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "SMALL", [word for word in SMALL if "beam" not in word])
+    more = ["--trainer.accumulate=3", "--trainer.strategy=ddp"]
+    (expected, one), (result, two) = (
+        train(text, tmp_path / str(number), *CARRYING, *argv) for number, argv in enumerate(([], [*PAIR, *more]))
+    )
+    assert result.id == expected.id
+    for name in ("train/loss", "val/loss"):
+        losses = [[line[name] for line in lines if name in line] for lines in (one, two)]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert result.metrics["test/loss"] == pytest.approx(expected.metrics["test/loss"], abs=1e-5)
+
+
 SKIPPED = """
 import torch
-from transformer_pl.trials.result import Result, read_result
 from transformer_pl.model import FeedForward
 
 class Skipped(FeedForward):

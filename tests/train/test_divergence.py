@@ -18,7 +18,7 @@ from transformer_pl.train.evaluate import evaluate_trial
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.module import TransformerModule
 from transformer_pl.trials.metrics import perplexity
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 
 class Spoils(Callback):
@@ -79,7 +79,7 @@ class Late(SinusoidalPosition):
 def test_what_cannot_be_decoded_with_has_diverged(prepared, tmp_path, module):
     """Of a sample in the course of training, and at the end."""
     module(LATE)
-    settings, trial = config(model__position="stranger.Late", trainer__val_sample=4), Trial(tmp_path)
+    settings, trial = config(model__position="stranger.Late", trainer__val_sample=4), TrialFolder(tmp_path)
     with pytest.raises(Diverged) as caught:
         fit(prepared, settings, Checkpoints(tmp_path / "checkpoints", 1))
     assert caught.value.step == 6 and not weights_on_disk(tmp_path / "checkpoints")
@@ -104,7 +104,7 @@ def test_an_infinite_perplexity_is_of_a_trial_that_goes_on(prepared, tmp_path):
     _, lines = fit(prepared, config(optim__max_steps=6), Shouts())
     (line,) = [line for _, line in lines if "val/ppl" in line]
     assert 710 < line["val/loss"] < math.inf and line["val/ppl"] == math.inf
-    trial, file = Trial(tmp_path), TrialLogger(tmp_path, 6)
+    trial, file = TrialFolder(tmp_path), TrialLogger(tmp_path, 6)
     file.start(0)
     file.log_metrics(line, 6)
     file.close()

@@ -5,11 +5,11 @@ import json
 import re
 import time
 
-import lightning as L
 import pytest
 import tiny_trials
 from helpers import little_text, write_sweep
 
+from tests.train import watchers
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.plan.sweep_file import read_sweep
 from transformer_pl.report import __main__ as report
@@ -36,7 +36,7 @@ def test_a_trial_that_stops_early_is_finished_at_that_step_and_the_table_says_so
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     result = trial.result()
     assert code == 0 and result.steps == 4 and {line["step"] for line in trial.metrics()} == {1, 2, 3, 4}
-    (path,) = trial.folder.glob("lightning_logs/version_0/metrics.csv")
+    (path,) = trial.path.glob("lightning_logs/version_0/metrics.csv")
     lines = list(csv.DictReader(path.read_text().splitlines()))
     assert [line["step"] for line in lines if line["val/loss"]] == ["2", "4", "4"]  # the last one of the evaluation
     assert [float(line["val/bleu"]) for line in lines if line["val/bleu"]] == [result.metrics["val/bleu"]]
@@ -65,21 +65,12 @@ def test_what_a_callback_logs_is_shown_and_takes_the_place_of_nothing(tmp_path):
     assert result.metrics["val/bleu"] >= 0 and result.convergence["validations"] > 0
 
 
-class Clock(L.Callback):
-    """The clock of the process, by which a step takes 1,000 seconds, and all else no time."""
-
-    now = 0.0
-
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        Clock.now += 1000
-
-
 def test_a_trial_that_stopped_early_and_was_killed_before_its_result_stays_stopped(tmp_path, monkeypatch):
     """Its time is that of both processes."""
-    monkeypatch.setattr(time, "perf_counter", lambda: Clock.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: watchers.Clock.now)
     failed = tmp_path / "failed"
     stop = {"stopping_callback.StopAt": {"step": 3, "fails_once": str(failed)}}
-    keys = {"optim.max_steps": 30, "trainer.callbacks": json.dumps([stop, f"{__name__}.Clock"])}
+    keys = {"optim.max_steps": 30, "trainer.callbacks": json.dumps([stop, f"{watchers.__name__}.Clock"])}
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
     assert code == 1 and failed.exists() and trial.result() is None
     code, trial = tiny_trials.train(tmp_path / "runs", keys)
@@ -183,18 +174,12 @@ def test_the_train_command_takes_an_option_of_a_callback(tmp_path):
     code, trial = tiny_trials.train(tmp_path / "runs", keys | {"optim.max_steps": 6})
     assert code == 0 and trial.result().steps == 3
     listed = {"trainer.callbacks": json.dumps([{"stopping_callback.StopAt": {"step": 3}}])}
-    assert tiny_trials.train(tmp_path / "runs", listed | {"optim.max_steps": 6})[1].folder == trial.folder
+    assert tiny_trials.train(tmp_path / "runs", listed | {"optim.max_steps": 6})[1].path == trial.path
 
 
 @pytest.mark.parametrize(
     "written",
-    [
-        "[nowhere",
-        "nowhere.Stop",
-        "{stopping_callback.StopAt: {stop: 3}}",
-        f"{{{EARLY}: {{patience: 2}}}}",
-        CSV,
-    ],
+    ["[nowhere", "nowhere.Stop", "{stopping_callback.StopAt: {stop: 3}}", f"{{{EARLY}: {{patience: 2}}}}", CSV],
 )
 def test_what_is_not_a_callback_is_refused_before_training(written):
     with pytest.raises(InputError):

@@ -1,4 +1,4 @@
-"""A trial that is killed at random moments and continued ends as one that nothing has happened to, bit for bit.
+"""A trial that is killed or stopped at random moments and continued ends as one that nothing has happened to.
 
 The processes are forks of this one, which has imported everything; but two ranks begin with a new Python.
 """
@@ -15,7 +15,7 @@ import pytest
 import tiny_trials
 from helpers import ROOT, descendants, little_text, processes, wait_for
 
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 KEYS = {
     "data.batch_tokens": 192,  # an epoch has four steps
@@ -40,25 +40,26 @@ def start(runs: Path, keys: dict[str, Any]) -> int:
         return pid
     code = 1
     try:
+        words = [f"--runs={runs}", *(f"--{key}={value}" for key, value in (tiny_trials.TINY | keys).items())]
         with (runs.parent / "output.txt").open("ab") as output:
             for number in (1, 2):
                 os.dup2(output.fileno(), number)
-        if "trainer.devices" in keys:
-            words = [f"--{key}={value}" for key, value in (tiny_trials.TINY | keys).items()]
-            command = [sys.executable, "-m", "transformer_pl.train", f"--runs={runs}", *words]
-            os.chdir(ROOT)
-            os.execve(sys.executable, command, os.environ | {"WANDB_MODE": "disabled"})
-        code = tiny_trials.train(runs, keys)[0]
+            if "trainer.devices" in keys:
+                command = [sys.executable, "-m", "transformer_pl.train", *words]
+                os.chdir(ROOT)
+                os.execve(sys.executable, command, os.environ | {"WANDB_MODE": "disabled"})
+            code, *printed = tiny_trials.ended(tiny_trials.main, *words)
+            output.write("".join(printed).encode())
     finally:
         os._exit(code)
 
 
-def train(runs: Path, keys: dict[str, Any]) -> Trial:
+def train(runs: Path, keys: dict[str, Any]) -> TrialFolder:
     """Train to the end."""
     code = os.waitstatus_to_exitcode(os.waitpid(start(runs, keys), 0)[1])
     assert code == 0, (runs.parent / "output.txt").read_text()
     (folder,) = (runs / "trials").iterdir()
-    return Trial(folder)
+    return TrialFolder(folder)
 
 
 def progress(runs: Path) -> int:
@@ -74,12 +75,14 @@ def has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def killed(pid: int, runs: Path, target: int, chance: random.Random) -> int:
-    """Kill a process, or one that it has started, shortly after this much progress; returns its exit code."""
+def killed(pid: int, runs: Path, target: int, chance: random.Random, signum: int) -> int:
+    """Send a process a signal shortly after this much progress; SIGKILL may be for one that it has started.
+
+    Returns its exit code.
+    """
     wait_for(lambda: has_ended(pid) or progress(runs) >= target, 300, every=0.002)
     time.sleep(chance.uniform(0, 0.03))
-    victim = chance.choice([pid, *descendants(pid)])
-    os.kill(victim, signal.SIGKILL)
+    os.kill(chance.choice([pid, *descendants(pid)]) if signum == signal.SIGKILL else pid, signum)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -106,21 +109,26 @@ def whole(tmp_path_factory):
     return make
 
 
-def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int) -> None:
-    """Kill a trial this often, continue it to its end, and compare it with the undisturbed one."""
+def kill_and_continue(whole: Whole, runs: Path, kills: int, seed: int, signum: int = signal.SIGKILL) -> None:
+    """Send a trial a signal this often, continue it to its end, and compare it with the undisturbed one."""
     chance, codes = random.Random(seed), list[int]()
     for _ in range(kills):
-        target = chance.randrange(whole.progress if codes else whole.progress // 2)  # the first is not near the end
-        codes.append(killed(start(runs, whole.keys), runs, target, chance))
+        target = (
+            chance.randrange(whole.progress if codes else whole.progress // 2) or 1
+        )  # the first is not near the end
+        codes.append(killed(start(runs, whole.keys), runs, target, chance, signum))
         wait_for(lambda: not any(f"--runs={runs} " in one.command for one in processes()))
-    assert codes[0] != 0
+    assert codes[0] != 0 if signum == signal.SIGKILL else codes[0] == 128 + signum
     trial = train(runs, whole.keys)
     tiny_trials.same(trial, whole.outcome)
 
 
-@pytest.mark.parametrize("scenario", ["averaged"])
-def test_a_trial_that_is_killed_three_times(whole, tmp_path, scenario):
-    kill_and_continue(whole(scenario), tmp_path / "runs", kills=3, seed=1)
+SOFTLY = [pytest.param(signum, marks=pytest.mark.slow) for signum in (signal.SIGTERM, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, *SOFTLY])
+def test_a_trial_that_is_killed_or_stopped_three_times(whole, tmp_path, signum):
+    kill_and_continue(whole("averaged"), tmp_path / "runs", kills=3, seed=1, signum=signum)
 
 
 @pytest.mark.slow

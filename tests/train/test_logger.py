@@ -4,21 +4,25 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 import tiny_trials
 from helpers import ROOT, descendants, processes, read_back, wait_for
-from made_rows import ABOUT, measured_sentences, sampled
+from made_rows import ABOUT, measured_sentences, open_ended, sampled
 from shipped_components import seldom
 
+from transformer_pl.runtime.environment import WAITED_FOR
 from transformer_pl.table.table import make_table
+from transformer_pl.train import wandb_run
 from transformer_pl.train.logger import TrialLogger
 from transformer_pl.train.wandb_run import SEND_S, WandbRun, link_runs, send_report
 
@@ -100,7 +104,6 @@ def test_a_file_goes_on_where_its_checkpoint_was(tmp_path):
     assert [line.get("train/loss") for line in lines] == [0, 0, 20, 20, None] and lines[-1]["val/ppl"] is None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # W&B
 
 
@@ -153,6 +156,9 @@ def test_the_report_of_a_sweep_says_in_numbers_what_its_table_says(tmp_path, tol
         assert not summary
         assert str(tmp_path.parent) not in told[0]["config"]["command"]
         told.clear()
+    send_report(tmp_path, "a", "project", open_ended(), plan)
+    (summary,) = [message["summary"] for message in told if "summary" in message]
+    assert {key: end for key, end in summary.items() if key.endswith("/open")} == {"b/open": "low"}
 
 
 # On a slow machine W&B's process outlives the wait for it, as it may.
@@ -204,7 +210,8 @@ def test_a_sweep_links_the_newest_run_of_each_trial(tmp_path):
         for again in (trials, [*trials, untrained], [untrained]):
             link_runs(again, links)
             assert {link.resolve() for link in links.iterdir() if link.is_symlink()} == newest
-        assert len([*links.iterdir()]) == 3 and all(link.name.startswith("run-2026") for link in links.iterdir())
+        assert len([*links.iterdir()]) == 3
+        assert {link.name[: len("run-base-s1 ")] for link in links.iterdir()} >= {"run-base-s1 ", "run-h=4-s1 r"}
     for trial in trials:  # as --rerun does
         shutil.rmtree(trial / "wandb")
     link_runs(trials, links)
@@ -293,6 +300,39 @@ def test_a_server_that_hangs_delays_no_step_and_the_end_by_five_seconds(server, 
     run.finish()
     assert time.monotonic() - began < 5.5  # and a little for a machine that is busy
     wait_for(lambda: are_gone([own, *others]), 10)
+
+
+def test_a_w_and_b_process_that_stands_still_delays_no_step_and_ends(tmp_path, monkeypatch, capfd):
+    """What it could not take is in a line, and the rest of the run is whole."""
+    monkeypatch.setattr(wandb_run, "MOST_WAITING", 500)
+    run = a_run(tmp_path)
+    (process,) = writers()
+    os.kill(process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    for step in range(2000):  # more than a pipe holds
+        run.send(log={"step": step, "train/loss": 1.0})
+    run.send(summary={"params": 7})
+    assert time.monotonic() - began < 5
+    run.finish()
+    wait_for(lambda: not writers(), 60)
+    (dropped,) = re.findall(r"(\S+) lines of metrics", capfd.readouterr().out)
+    summary = json.loads(read_back(*offline(tmp_path), "--summary"))["summary"]
+    assert summary["params"] == 7 and summary["step"] + 1 + int(dropped.replace(",", "")) == 2000
+
+
+@seldom(*WRITER)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # nobody waits for the process here
+def test_a_trial_of_a_sweep_leaves_the_waiting_for_w_and_b_to_the_sweep(server, tmp_path, monkeypatch):
+    """The sweep's end of a pipe tells when all W&B processes have ended."""
+    server.hangs.set()  # the process takes END_S to end
+    ends, waited_for = Pipe(duplex=False)
+    monkeypatch.setenv(WAITED_FOR, str(waited_for.fileno()))
+    run = a_run(tmp_path)
+    waited_for.close()
+    wait_for(lambda: [*tmp_path.glob("wandb/run-id")])  # it reads
+    run.finish()
+    assert writers() and not ends.poll(0)
+    assert ends.poll(SEND_S) and not writers()
 
 
 @pytest.mark.slow

@@ -65,7 +65,6 @@ kernels.VECTOR = 0  # as on a GPU: no form of attention depends on what the scor
 READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy")
 ASKS = ("all_reduce", "broadcast", "all_gather", "all_gather_object", "broadcast_object_list", "barrier")
 
-
 class Counting(lightning.Callback):
     def on_train_start(self, trainer, module):
         def noted(name, call):

@@ -7,14 +7,21 @@ import shutil
 import pytest
 import tiny_trials
 import torch
+import yaml
+from helpers import little_text
 from small_trainings import config as training_config
 
+from transformer_pl.config.levels import Level
 from transformer_pl.data.batches import Batch
+from transformer_pl.data.prepare import prepare
+from transformer_pl.report import __main__ as report
 from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train.module import TransformerModule
-from transformer_pl.train.teacher import Teacher
-from transformer_pl.trials.trial import Trial
+from transformer_pl.train.teacher import Teacher, check_teachers
+from transformer_pl.trials.trial_config import trial_config
+from transformer_pl.trials.trial_folder import TrialFolder
 
 DISTILLED = {"optim.loss": "ablations.distillation.WordDistillation"}
 OWN = """
@@ -85,8 +92,15 @@ def teacher(tmp_path_factory):
     return runs, trial
 
 
+@pytest.fixture
+def copied(teacher, tmp_path):
+    """The same, to be changed."""
+    (tmp_path / "text").symlink_to(teacher[0].parent / "text")
+    return shutil.copytree(teacher[0], tmp_path / "runs"), teacher[1]
+
+
 def students(runs, teacher):
-    return [Trial(path) for path in sorted((runs / "trials").iterdir()) if path != teacher.folder]
+    return [TrialFolder(path) for path in sorted((runs / "trials").iterdir()) if path != teacher.path]
 
 
 def train(runs, keys):
@@ -108,7 +122,7 @@ def test_a_student_learns_from_its_teacher(teacher):
     assert alone.result().id != taught.result().id
     assert alone.weights().keys() == taught.weights().keys() == trial.weights().keys()
     assert any(not torch.equal(value, taught.weights()[name]) for name, value in alone.weights().items())
-    assert taught.identity.inputs["optim.loss.teacher"] == trial.result().id
+    assert taught.identity()["optim.loss.teacher"] == trial.result().id
 
 
 @pytest.mark.parametrize(
@@ -130,12 +144,47 @@ def test_a_teacher_that_cannot_teach_is_refused_before_anything_starts(teacher, 
     assert {path.name for path in (runs / "trials").iterdir()} == before
 
 
-def test_an_unfinished_trial_is_no_teacher(teacher, tmp_path):
-    runs, trial = teacher
-    (tmp_path / "runs" / "trials" / trial.folder.name).mkdir(parents=True)
-    (tmp_path / "text").symlink_to(runs.parent / "text")
-    code, _, error = train(tmp_path / "runs", DISTILLED | {"optim.loss.teacher": trial.result().id})
-    assert code == 2 and trial.result().id in error
+@pytest.mark.usefixtures("unrehearsed")
+def test_a_teacher_may_have_another_text_with_the_same_tokens(copied, tmp_path):
+    runs, trial = copied
+    other = little_text(tmp_path / "other", train=50)
+    keys = {"data.path": other, "data.vocabulary_from": tmp_path / "text"}
+    keys |= DISTILLED | {"optim.loss.teacher": trial.result().id}
+    texts = {key: str(value) for key, value in keys.items()}
+    config = trial_config([Level("test", tiny_trials.TINY | texts)])
+    with pytest.raises(InputError):  # its tokens are not known yet
+        check_teachers(config, runs)
+    prepare(config.data, runs)
+    check_teachers(config, runs)
+    code, _, error = train(runs, keys)
+    assert code == 0, error
+
+
+def test_a_student_may_have_another_test_set_than_its_teacher(copied, tmp_path):
+    """It has the tokens of its teacher, also before its dataset is prepared."""
+    runs, trial = copied
+    other = shutil.copytree(tmp_path / "text", tmp_path / "other")
+    for side in ("en", "de"):
+        shutil.copy(other / f"val.{side}", other / f"test.{side}")
+    keys = {"data.path": str(other), "optim.loss.teacher": trial.result().id}
+    check_teachers(trial_config([Level("test", tiny_trials.TINY | DISTILLED | keys)]), runs)
+
+
+SPOILT = {
+    "unfinished": lambda trial: [trial.rename(trial.with_name("other")), trial.mkdir()],
+    "empty": lambda trial: os.truncate(trial / "weights.safetensors", 0),
+    "cut": lambda trial: os.truncate(trial / "weights.safetensors", 2000),
+    "missing": lambda trial: (trial / "weights.safetensors").unlink(),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_teacher_without_a_result_or_without_whole_weights_is_refused(copied, how):
+    runs, trial = copied
+    SPOILT[how](runs / "trials" / trial.name)
+    code, _, error = train(runs, DISTILLED | {"optim.loss.teacher": trial.result().id, "seed": 9})
+    assert code == 2 and error.startswith("error: optim.loss.teacher = ")
+    assert (trial.result().id if how == "unfinished" else "weights.safetensors") in error
 
 
 def test_a_teacher_answers_without_dropout_or_gradients():
@@ -163,27 +212,35 @@ def test_a_teacher_is_no_part_of_the_student_however_its_loss_keeps_it(module):
 
 
 @pytest.mark.parametrize("given", [{}, {"optim.loss.other": "ID"}, {"optim.loss.teachers": "[ID,ID]"}], ids=str)
-def test_teachers_may_be_several_and_may_be_left_out(module, teacher, tmp_path, given):
+def test_teachers_may_be_several_and_may_be_left_out(module, copied, given):
     """The rehearsal has untrained ones in their place. The id depends on their weights, not on their names alone."""
     module(MAYBE)
-    trial, runs = teacher[1], shutil.copytree(teacher[0], tmp_path / "runs")
-    (tmp_path / "text").symlink_to(teacher[0].parent / "text")
+    runs, trial = copied
     keys = {key: value.replace("ID", trial.result().id) for key, value in given.items()}
     code, _, error = train(runs, {"optim.loss": "stranger.Maybe"} | keys)
     assert code == 0, error
     (folder,) = {path for path in (runs / "trials").iterdir() if "stranger" in (path / "config.yaml").read_text()}
-    digest = hashlib.sha256(bytes.fromhex(file_digest(trial.folder / "weights.safetensors"))).hexdigest()
-    assert Trial(folder).identity.inputs.get("teachers") == ({trial.result().id: digest} if keys else None)
+    digest = hashlib.sha256(bytes.fromhex(file_digest(trial.path / "weights.safetensors"))).hexdigest()
+    assert TrialFolder(folder).identity().get("teachers") == ({trial.result().id: digest} if keys else None)
 
 
-@pytest.mark.parametrize("size", [0, 2000, None], ids=["empty", "cut", "missing"])
-def test_a_teacher_without_whole_weights_is_refused(teacher, tmp_path, size):
-    runs = shutil.copytree(teacher[0], tmp_path / "runs")
-    (tmp_path / "text").symlink_to(teacher[0].parent / "text")
-    weights = runs / "trials" / teacher[1].folder.name / "weights.safetensors"
-    weights.unlink() if size is None else os.truncate(weights, size)
-    code, _, error = train(runs, DISTILLED | {"optim.loss.teacher": teacher[1].result().id, "seed": 9})
-    assert code == 2 and error.startswith("error: optim.loss.teacher = ") and "weights.safetensors" in error
+def test_a_student_stays_in_its_table_when_its_teacher_s_weights_are_moved(copied, tmp_path, capsys):
+    """Its own identity.json has their digest. Another seed of its row needs them."""
+    runs, teacher = copied
+    keys = tiny_trials.TINY | {"data.path": str(tmp_path / "text")} | DISTILLED
+    keys |= {"optim.loss.teacher": teacher.result().id}
+    parameters = {key: {"value": value} for key, value in keys.items()} | {"seed": {"values": [9]}}
+    file = tmp_path / "student.yaml"
+    file.write_text(yaml.safe_dump({"name": "student", "method": "grid", "parameters": parameters}))
+    words = [str(file), "--runs", str(runs)]
+    assert sweep.main(words) == 0
+    (runs / "trials" / teacher.name / "weights.safetensors").rename(tmp_path / "moved")
+    before = set(runs.glob("trials/*"))
+    capsys.readouterr()
+    assert sweep.main([*words, "--plan"]) == 0 and "1 done" in capsys.readouterr().out
+    assert report.main(words) == 0 and set(runs.glob("trials/*")) == before
+    with pytest.raises(InputError, match=r"weights\.safetensors"):
+        sweep.main([*words, "--plan", "--seeds", "9,10"])
 
 
 def test_the_weights_of_a_loss_are_trained(module):

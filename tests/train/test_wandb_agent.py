@@ -13,7 +13,7 @@ from helpers import GRIDS, ROOT, SHIPPED, read_back, shared_text, wait_for
 from tiny_trials import TINY
 from wandb.wandb_agent import Agent
 
-from transformer_pl.trials.result import read_result
+from transformer_pl.trials.trial_folder import TrialFolder
 
 PROBED = [path for path in SHIPPED if path.stem in ("search_regularisation", "search_size")]
 SHORT = TINY | {
@@ -68,7 +68,7 @@ def test_a_shipped_sweep_trains_under_the_agent(start, path):
     _, process, runs = start(path, **spelled)
     assert process.wait(timeout=300) == 0
     (folder,) = runs.glob("trials/*")
-    result = read_result(folder)
+    result = TrialFolder(folder).result()
     sweep = yaml.safe_load(path.read_text())
     drawn = {key: one_value(parameter) for key, parameter in sweep["parameters"].items()} | spelled
     for key in result.config.keys() & drawn.keys() - SHORT.keys():
@@ -89,7 +89,7 @@ def test_a_finished_trial_tells_the_agent_s_run_what_it_resulted_in(smoke, tmp_p
     assert before == {path: path.stat().st_mtime_ns for path in before}
     (folder,) = runs.glob("trials/*/wandb/offline-run-*-run4agent")
     record = json.loads(read_back(folder, "--summary"))
-    result = read_result(folder.parents[1])
+    result = TrialFolder(folder.parents[1]).result()
     assert record["summary"]["val/bleu"] == pytest.approx(result.metrics["val/bleu"])
     assert record["summary"]["params"] == result.params
     assert record["config"]["row"] == result.tags[-1] and record["config"]["sweep"] == "none"

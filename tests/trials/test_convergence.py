@@ -15,7 +15,6 @@ from transformer_pl.trials.convergence import (
     trial_convergence,
     validation_losses,
 )
-from transformer_pl.trials.trial import Trial
 
 pytestmark = pytest.mark.core
 
@@ -135,8 +134,4 @@ def test_a_trial_keeps_how_it_ended(trial):
     ended = convergence(losses, 10)
     assert trial.result().losses == losses and list(losses) == [2, 4, 6, 8, 10]
     assert ended.validations == 3 and trial.result().convergence == ended.as_record()
-    assert trial_convergence(trial) == ended
-
-
-def test_of_a_trial_without_a_result_nothing_is_known(trial, tmp_path):
-    assert trial_convergence(Trial(tmp_path)) is None
+    assert trial_convergence(trial.result()) == ended and trial_convergence(None) is None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import ROOT
-from small_models import forward_cost
+from small_models import forward_cost, small
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -200,7 +200,6 @@ def test_counts_that_differ_look_different():
     assert short_numbers([7, 9]) == ["7", "9"] and short_numbers([]) == []
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Equal budgets
 
 
@@ -238,3 +237,14 @@ def test_rows_of_other_batches_or_another_budget_cannot_be_matched(tmp_path, key
     path.write_text((ROOT / "sweeps" / "table3_B.yaml").read_text().replace("model.d_k=16", f"{key}={value}"))
     with pytest.raises(InputError, match=f"{key} = {value}"):
         read_sweep(path, sets={"optim.match": "flops"})
+
+
+@pytest.mark.parametrize("memory", [0, 40, 100])
+def test_the_keys_that_are_carried_are_counted(memory):
+    """As many as there are in the middle of a long document, in pieces of 30 tokens."""
+    keys = {"model.N_encoder": 0, "model.self_attention": "ablations.segment_memory.SegmentMemory"}
+    c = small(keys | {"model.self_attention.memory": memory})
+    base = forward_cost(small({"model.N_encoder": 0}), 2, 1, 30)
+    for_each_key = (c.d_model + 30) * c.h * (c.d_k + c.d_v)  # its projections, and its products with queries
+    expected = base.flops + 2 * 2 * c.N_decoder * memory * for_each_key
+    assert forward_cost(c, 2, 1, 30) == (base.params, expected)

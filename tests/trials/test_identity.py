@@ -10,7 +10,7 @@ from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.trials.identity import describe_difference, identity, same_row
-from transformer_pl.trials.trial import TRIAL_FOLDER, trial_folder
+from transformer_pl.trials.trial_folder import TRIAL_FOLDER, folder_name
 
 pytestmark = pytest.mark.core
 TEXT = {"kind": "corpus", "version": 1}
@@ -40,6 +40,7 @@ SAME = [
     ({}, {"trainer.compile": "on"}),
     ({}, {"trainer.log_every": 1, "trainer.eval_tokens": 512}),
     ({}, {"trainer.checkpoint_minutes": 1}),
+    ({}, {"trainer.keep_state": "on"}),
     ({}, {"trainer.callbacks": "[{my.Watch: {in_identity: false}}]", "trainer.loggers": "my.Log"}),
     ({}, {"data.path": "here"}),
     ({"data.path": "here"}, {"data.path": "/there"}),
@@ -63,59 +64,33 @@ SAME = [
     ({"optim.duration": 0.5, "optim.max_steps": 200_000}, {}),
 ]
 
-# Each changes the trial, and its weights with it.
+# Each word changes the trial, and its weights with it; so does each of the others.
+WORDS = """
+seed=2 model.N=2 model.N_encoder=2 model.N_decoder=2 model.d_model=256 model.d_ff=1024 model.h=4 model.d_k=32
+model.d_v=32 model.p_drop=0.0 model.width=0.5 model.depth=0.5 model.position=mine.Position optim.max_steps=50000
+optim.duration=3 optim.warmup=8000 optim.lr_scale=2 optim.eps_ls=0.0 optim.optimizer=torch.optim.AdamW
+optim.schedule=mine.Schedule optim.loss=mine.Loss optim.clip=1.0 optim.beta1=0.8 optim.beta2=0.999 optim.eps=1e-08
+data.vocab_size=32000 data.tokenizer=mine.Tokens data.train_pairs=1000 data.max_words=12 data.batch_tokens=4096
+data.max_length=128 data.task=copying_task.Copying data.train=half model.N_encoder=0 trainer.callbacks=[my.Stop]
+trainer.callbacks=[other.Stop] trainer.precision=bf16-mixed decode.average=2 decode.average=5 decode.average=10
+decode.select=best data.pieces=joined
+"""
+CALLBACK = {"trainer.callbacks": "[my.Stop]"}
+SEEN = ({"trainer.accumulate": 2}, {"trainer.log_every": 7}, {"trainer.devices": 2, "trainer.strategy": "ddp"})
 OTHER = [
-    {"seed": 2},
-    {"model.N": 2},
-    {"model.N_encoder": 2},
-    {"model.N_decoder": 2},
-    {"model.d_model": 256},
-    {"model.d_ff": 1024},
-    {"model.h": 4},
-    {"model.d_k": 32},
-    {"model.d_v": 32},
-    {"model.p_drop": 0.0},
-    {"model.width": 0.5},
-    {"model.depth": 0.5},
-    {"model.position": "mine.Position"},
+    *(dict([word.split("=", 1)]) for word in WORDS.split()),
     LOCAL,
     LOCAL | {"model.attention.window": 5},
     {"model.ffn": "mine.Local", "model.ffn.window": 4},
-    {"optim.max_steps": 50_000},
-    {"optim.duration": 3},
-    {"optim.warmup": 8000},
-    {"optim.lr_scale": 2},
-    {"optim.eps_ls": 0.0},
-    {"optim.optimizer": "torch.optim.AdamW"},
     {"optim.optimizer": "torch.optim.AdamW", "optim.optimizer.weight_decay": 0.1},
-    {"optim.schedule": "mine.Schedule"},
-    {"optim.loss": "mine.Loss"},
-    {"optim.clip": 1.0},
-    {"optim.beta1": 0.8},
-    {"optim.beta2": 0.999},
-    {"optim.eps": 1e-8},
-    {"data.vocab_size": 32_000},
-    {"data.tokenizer": "mine.Tokens"},
     {"data.tokenizer": "mine.Tokens", "data.tokenizer.size": 4},
-    {"data.train_pairs": 1000},
-    {"data.max_words": 12},
-    {"data.batch_tokens": 4096},
-    {"data.max_length": 128},
-    {"data.task": "copying_task.Copying"},
     {"data.source": "de", "data.target": "en"},
-    {"data.train": "half"},
-    {"model.N_encoder": 0},
-    {"trainer.callbacks": "[my.Stop]"},
-    {"trainer.callbacks": "[other.Stop]"},
-    {"trainer.callbacks": "[{my.Stop: {step: 5}}]"},
-    {"trainer.callbacks": "[{my.Stop: {step: 8}}]"},
-    {"trainer.precision": "bf16-mixed"},
+    *({"trainer.callbacks": f"[{{my.Stop: {{step: {step}}}}}]"} for step in (5, 8)),
+    *(CALLBACK | seen for seen in (*SEEN, {"trainer.num_nodes": 2, "trainer.strategy": "ddp"})),
+    *({"model.start": "0123456789ab", "model.start_with": what} for what in ("weights", "all")),
+    {"optim.freeze": "encoder.*"},
     {"trainer.val_every": 10},  # each validation draws a number where dropout does
     {"trainer.val_sample": 100},  # which is measured, so that a search can ask for it
-    {"decode.average": 2},
-    {"decode.average": 5},
-    {"decode.average": 10},
-    {"decode.select": "best"},
 ]
 
 
@@ -128,7 +103,7 @@ def test_whatever_changes_the_result_changes_the_identity():
     """All different from the base and from each other, in trial and in weights."""
     made = [of(keys) for keys in ({}, *OTHER)]
     assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(OTHER) + 1
-    assert all(TRIAL_FOLDER.fullmatch(trial_folder("base", 1, who.trial)) for who in made)
+    assert all(TRIAL_FOLDER.fullmatch(folder_name("base", 1, who.trial)) for who in made)
 
 
 def test_every_key_of_the_config_either_changes_the_identity_or_is_meant_not_to():
@@ -136,7 +111,7 @@ def test_every_key_of_the_config_either_changes_the_identity_or_is_meant_not_to(
     placed = {key for keys in OTHER for key in keys} | {key for pair in SAME for keys in pair for key in keys}
     placed |= {"model.residual", "model.self_attention", "model.cross_attention"}  # as position and ffn
     placed |= {"model.embedding", "model.architecture", "data.batches"}
-    placed |= {*OF_DECODING, "data.subset", "data.val", "data.test"}
+    placed |= {*OF_DECODING, "data.subset", "data.val", "data.sets"}
     placed |= {"optim.match"}  # no trial has it: it becomes steps before
     assert set(Config().flat()) <= placed
 
@@ -147,13 +122,47 @@ def test_the_data_and_the_code_of_the_parts_count():
     assert len({who.trial for who in made}) == len({who.weights for who in made}) == len(made)
 
 
-OF_DECODING = {"decode.beam": 1, "decode.alpha": 1, "decode.extra": 1, "decode.intervention": "mine.Cut"}
+OF_DECODING = {
+    "decode.beam": 1,
+    "decode.stride": 2,
+    "decode.memory": 2,
+    "decode.alpha": 1,
+    "decode.extra": 1,
+    "decode.intervention": "mine.Cut",
+}
+OF_DECODING |= {"data.bleu": "char", "data.test": "news"}  # it scores what was decoded, of which text
 
 
 @pytest.mark.parametrize("key", OF_DECODING)
-def test_trials_that_differ_in_decoding_alone_share_their_weights(key):
+def test_trials_that_differ_in_evaluation_alone_share_their_weights(key):
     base, other = of({}), of({key: OF_DECODING[key]})
     assert base.trial != other.trial and base.weights == other.weights
+
+
+def test_further_sets_count_by_their_names_and_content_and_make_no_other_weights():
+    sets = [{}, {"sets": {"news": {"files": 1}}}, {"sets": {"news": {"files": 2}}}, {"sets": {"old": {"files": 1}}}]
+    made = [of({}, TEXT | further) for further in sets]
+    assert len({who.trial for who in made}) == 4 and len({who.weights for who in made}) == 1
+    assert hashes(of({"data.sets": "[news=here]"})) == hashes(of({"data.sets": "[news=/there:test]"}))
+
+
+@pytest.mark.parametrize(("changed", "shares"), [("test", True), ("val", False), ("train", False)])
+@pytest.mark.parametrize("place", ["here", "vocabulary_from"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda splits: {"files": {f"{name}.de": [digest] for name, digest in splits.items()}, "heading": "test\tde"},
+        lambda splits: {"trees": {f"{name}.mrg": [digest] for name, digest in splits.items()}},
+        lambda splits: {"hub": "someone/texts", "splits": splits, "test.py": "code"},
+    ],
+    ids=["files", "trees", "hub"],
+)
+def test_a_test_set_makes_another_trial_of_the_same_weights(text, place, changed, shares):
+    """Also that of the text that the vocabulary is learned from."""
+    splits = {"train": "a", "val": "b", "test": "c"}
+    texts = [text(splits), text(splits | {changed: "d"})]
+    one, other = (of({}, made if place == "here" else {"vocabulary_from": made}) for made in texts)
+    assert one.trial != other.trial and (one.weights == other.weights) == shares
 
 
 def test_options_and_code_of_an_intervention_make_another_trial_of_the_same_weights():

@@ -8,7 +8,7 @@ import yaml
 from forked import command
 from helpers import little_text
 
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 SIGN = "class Sign(FeedForward):\n    def forward(self, x):\n        return super().forward(x) * 1.0\n"
 FLIPPED = SIGN.replace("* 1.0", "* -30.0")
@@ -29,9 +29,9 @@ def trained(tmp_path_factory):
     return folder
 
 
-def trial_of(folder: Path) -> Trial:
+def trial_of(folder: Path) -> TrialFolder:
     (path,) = (folder / "runs" / "trials").iterdir()
-    return Trial(path)
+    return TrialFolder(path)
 
 
 def test_a_trial_whose_component_has_changed_is_not_translated_with(trained):
@@ -42,7 +42,7 @@ def test_a_trial_whose_component_has_changed_is_not_translated_with(trained):
         (trial.sources / name).write_text("raise SystemExit('it is imported')")
 
     def translate():
-        return command("translate", trial.folder, source, PYTHONPATH=f"{trained}")
+        return command("translate", trial.path, source, PYTHONPATH=f"{trained}")
 
     kept = "".join(f"{line}\n" for line in trial.hypotheses("val"))
     assert translate().stdout == kept

@@ -6,32 +6,30 @@ import statistics
 
 import numpy as np
 import pytest
+import sacrebleu
 import tiny_trials
 import torch
-from helpers import a_result, result_keys
-from tiny_trials import train
+from helpers import a_result, little_text, result_keys
+from tiny_trials import ended, main, train
 
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.tasks.translation import Translation
 from transformer_pl.trials.flops import ASSUMED_LENGTH, training_costs
 from transformer_pl.trials.lock import LockLost, TrialLock
-from transformer_pl.trials.runs_folder import finished_trials
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.metrics import read_metrics
+from transformer_pl.trials.records import infinite_as_null
+from transformer_pl.trials.runs_folder import RunsFolder, trained_config
+from transformer_pl.trials.trial_folder import TrialFolder
 
 BLEU = Translation.measure
 
 
-def test_a_translation_is_one_line_whatever_is_in_it(tmp_path):
-    trial, printed = Trial(tmp_path), ["a\rb", "", "c\u2028d\x0be"]
-    trial.save_sentences("val", printed, BLEU, np.ones((3, 12)))
-    assert trial.hypotheses("val") == printed
-
-
-def test_the_numbers_of_sentences_are_read_as_they_were_written(tmp_path):
-    trial, sentences = Trial(tmp_path), np.array([[*range(10), 1.5, 3], [*range(10, 20), 0.1, 4]])
-    trial.save_sentences("val", ["a", "b"], BLEU, sentences)
-    assert np.array_equal(trial.sentences("val", BLEU), sentences)
+def test_translations_are_a_line_each_whatever_is_in_them_and_their_numbers_are_read_as_they_were_written(tmp_path):
+    trial, printed = TrialFolder(tmp_path), ["a\rb", "", "c\u2028d\x0be"]
+    sentences = np.array([[*range(10), 1.5, 3], [*range(10, 20), 0.1, 4], [0] * 12])
+    trial.save_sentences("val", printed, BLEU, sentences)
+    assert trial.hypotheses("val") == printed and np.array_equal(trial.sentences("val", BLEU), sentences)
 
 
 def test_weights_are_read_as_they_were_saved(tmp_path):
@@ -39,14 +37,14 @@ def test_weights_are_read_as_they_were_saved(tmp_path):
     matrix = torch.randn(3, 4)
     state = {"a": matrix, "tied": matrix, "part": matrix[1], "turned": matrix.T, "count": torch.tensor(7)}
     state["half"] = matrix.bfloat16()
-    Trial(tmp_path).save_weights(state)
-    weights = Trial(tmp_path).weights()
+    TrialFolder(tmp_path).save_weights(state)
+    weights = TrialFolder(tmp_path).weights()
     assert weights.keys() == state.keys() and all(torch.equal(weights[name], state[name]) for name in state)
     assert {name: value.dtype for name, value in weights.items()} == {n: v.dtype for n, v in state.items()}
 
 
 def test_whoever_may_read_a_result_may_read_its_weights(tmp_path):
-    trial = Trial(tmp_path)
+    trial = TrialFolder(tmp_path)
     trial.save_weights({"a": torch.zeros(1)})
     trial.finish(a_result())
     assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "result.json").stat().st_mode
@@ -57,19 +55,19 @@ def test_weights_that_cannot_be_read_are_named(tmp_path):
         path = tmp_path / "weights.safetensors"
         path.write_bytes(content) if content is not None else path.unlink()
         with pytest.raises(InputError, match=r"weights\.safetensors"):
-            Trial(tmp_path).weights()
+            TrialFolder(tmp_path).weights()
 
 
 def test_a_trial_is_found_by_its_id_when_its_folder_was_renamed(tmp_path):
     renamed = tmp_path / "trials" / "mine-0123456789ab"
-    assert Trial.at(tmp_path, "base-s1-0123456789ab").folder.name == "base-s1-0123456789ab"
+    assert RunsFolder(tmp_path).trial("base-s1-0123456789ab").name == "base-s1-0123456789ab"
     renamed.mkdir(parents=True)
-    assert Trial.at(tmp_path, "base-s1-0123456789ab").folder == renamed
-    assert Trial.at(tmp_path, "base-s2-ba9876543210").folder.name == "base-s2-ba9876543210"
+    assert RunsFolder(tmp_path).trial("base-s1-0123456789ab").path == renamed
+    assert RunsFolder(tmp_path).trial("base-s2-ba9876543210").name == "base-s2-ba9876543210"
 
 
 def test_a_trial_that_no_process_trains_is_done_if_it_has_a_result(tmp_path):
-    trial = Trial(tmp_path)
+    trial = TrialFolder(tmp_path)
     trial.finish(a_result())
     for state in ("running", "stopped", "failed"):
         trial.set_status(state)
@@ -82,15 +80,30 @@ def test_a_trial_that_no_process_trains_is_done_if_it_has_a_result(tmp_path):
     assert trial.diverged_at() == 3 and not trial.needs_training()
 
 
+@pytest.mark.parametrize(
+    ("metrics", "kind"),
+    [({"train/loss": 1.0, "lr": 0.1, "tokens_per_s": 9.0}, "train"), ({"val/ppl": math.inf}, "validation")],
+)
+def test_a_line_of_metrics_is_read_as_it_was_written(tmp_path, metrics, kind):
+    """Without one that a process left unfinished."""
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == []
+    lines = [{"step": step, "kind": kind, **metrics, "time": 1.5} for step in range(100)]
+    path.write_text("".join(json.dumps(infinite_as_null(line)) + "\n" for line in lines) + '{"step": 7, "va')
+    assert read_metrics(path) == lines
+    path.write_text('{"step": 3, "mine": 1.0}\n')  # as a callback may write it
+    assert read_metrics(path) == [{"step": 3, "mine": 1.0, "kind": "train"}]
+
+
 # The lock
 
 
 def test_a_trial_is_one_process_s_at_a_time(tmp_path):
-    trial = Trial(tmp_path / "trial")
+    trial = TrialFolder(tmp_path / "trial")
     assert not trial.lock.is_held()
     with trial.lock.hold():
-        assert trial.lock.is_held() and Trial(trial.folder).lock.is_held()
-        with pytest.raises(InputError), Trial(trial.folder).lock.hold():
+        assert trial.lock.is_held() and TrialFolder(trial.path).lock.is_held()
+        with pytest.raises(InputError), TrialFolder(trial.path).lock.hold():
             pass
         trial.set_status("running")
         assert trial.state() == "running"
@@ -114,7 +127,7 @@ def lost(*_):
 def test_a_trial_that_another_process_has_taken_over_is_written_by_that_alone(tmp_path, monkeypatch, write):
     monkeypatch.setattr(TrialLock, "check", lost)
     with pytest.raises(LockLost):
-        write(Trial(tmp_path))
+        write(TrialFolder(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -131,10 +144,10 @@ def test_a_trial_whose_result_cannot_be_written_keeps_its_checkpoints(tmp_path):
         folder.mkdir()
     checkpoint.touch()
     with pytest.raises(OSError):
-        Trial(tmp_path).finish(a_result())
+        TrialFolder(tmp_path).finish(a_result())
     assert checkpoint.exists()
     in_the_way.rmdir()
-    Trial(tmp_path).finish(a_result())
+    TrialFolder(tmp_path).finish(a_result())
     assert not checkpoint.exists()
 
 
@@ -165,17 +178,17 @@ def _nothing_was_said_before():
 
 @pytest.mark.parametrize("content", NO_RESULTS)
 def test_a_result_that_cannot_be_read_counts_as_none_and_is_named_once(tmp_path, capsys, content):
-    whole, broken = (Trial(tmp_path / "trials" / name) for name in ("a-1", "b-2"))
+    whole, broken = (TrialFolder(tmp_path / "trials" / name) for name in ("a-1", "b-2"))
     for trial in (whole, broken):
-        trial.folder.mkdir(parents=True)
+        trial.path.mkdir(parents=True)
         trial.finish(a_result())
         trial.set_status("done")
-    assert len(finished_trials(tmp_path)) == 2
-    path = broken.folder / "result.json"
+    assert len(RunsFolder(tmp_path).finished()) == 2
+    path = broken.path / "result.json"
     path.write_bytes(content)
     assert broken.result() is None and broken.state() == "stopped" and broken.needs_training()
-    ((left, _),) = finished_trials(tmp_path)
-    assert left.folder == whole.folder
+    ((left, _),) = RunsFolder(tmp_path).finished()
+    assert left.path == whole.path
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
 
@@ -186,9 +199,9 @@ def test_sentences_that_cannot_be_read_are_named(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=str(path)):
-        Trial(tmp_path).sentences("val", BLEU)
+        TrialFolder(tmp_path).sentences("val", BLEU)
     with pytest.raises(InputError, match=str(tmp_path / "hyp.val.txt")):
-        Trial(tmp_path).hypotheses("val")
+        TrialFolder(tmp_path).hypotheses("val")
 
 
 # What a training leaves
@@ -219,7 +232,7 @@ def test_a_result_is_of_the_last_sample_the_mean_rate_and_the_trial_s_own_text(t
     assert result.metrics["val/right_sample"] == samples[-1] > samples[0]
     assert result.tokens_per_s == pytest.approx(statistics.fmean(rates), abs=0.1)
     prepared = Prepared(tmp_path / "runs" / "data" / trial.data())
-    [cost] = training_costs([(trial.config, prepared.mean_lengths)])
+    [cost] = training_costs([(trained_config(trial, result), prepared.mean_lengths)])
     assert (result.flops, result.params) == cost[::-1] and max(prepared.mean_lengths) < ASSUMED_LENGTH - 1
 
 
@@ -227,7 +240,7 @@ def test_a_trial_whose_result_cannot_be_read_is_trained_anew(tmp_path):
     """To the same result."""
     runs = tmp_path / "runs"
     code, trial = train(runs, {})
-    expected, path = tiny_trials.outcome(trial), trial.folder / "result.json"
+    expected, path = tiny_trials.outcome(trial), trial.path / "result.json"
     path.write_bytes(b'{"id": "half')
     assert code == 0 and train(runs, {})[0] == 0
     tiny_trials.same(trial, expected)
@@ -237,17 +250,17 @@ def test_a_training_writes_behind_no_link_but_that_of_its_folder(tmp_path):
     runs, others = tmp_path / "runs", tmp_path / "others"
     others.mkdir()
     trial = train(runs, {})[1]
-    (trial.folder / "result.json").unlink()
-    for path in list(trial.folder.iterdir()):
+    (trial.path / "result.json").unlink()
+    for path in list(trial.path.iterdir()):
         if path.is_file():
             path.rename(others / path.name)
             path.symlink_to(others / path.name)
-    elsewhere = trial.folder.rename(tmp_path / "elsewhere")
-    trial.folder.symlink_to(elsewhere)
+    elsewhere = trial.path.rename(tmp_path / "elsewhere")
+    trial.path.symlink_to(elsewhere)
     before = {path: path.read_bytes() for path in others.iterdir()}
     assert {"log.txt", "metrics.jsonl"} <= {path.name for path in before} and train(runs, {})[0] == 0
     assert {path: path.read_bytes() for path in others.iterdir()} == before
-    assert trial.folder.is_symlink() and "val/bleu" in (elsewhere / "log.txt").read_text()
+    assert trial.path.is_symlink() and "val/bleu" in (elsewhere / "log.txt").read_text()
 
 
 @pytest.mark.usefixtures("unrehearsed")
@@ -257,7 +270,49 @@ def test_a_trial_that_is_trained_again_has_no_result_until_that_has_ended(tmp_pa
     assert train(runs, {})[0] == 0
     code, trial = train(runs, {"trainer.callbacks": json.dumps(fails)}, "--rerun")
     assert code == 1 and trial.result() is None and trial.state() == "failed"
-    assert not list(trial.folder.glob("hyp.*"))
+    assert not list(trial.path.glob("hyp.*"))
+
+
+def test_trials_that_differ_in_decoding_share_their_weights(tmp_path):
+    """Each has a final evaluation of its own. One that is trained again has weights of its own."""
+    keys = {"optim.max_steps": 10, "data.path": tmp_path / "text"}
+    little_text(tmp_path / "text")
+    code, first = train(tmp_path / "runs", keys)
+    words = [f"--{key}={value}" for key, value in (tiny_trials.TINY | keys | {"decode.alpha": 0.1}).items()]
+    assert code == ended(main, f"--runs={tmp_path / 'runs'}", *words)[0] == 0
+    (folder,) = {*(tmp_path / "runs" / "trials").iterdir()} - {first.path}
+    second, (weights, others) = TrialFolder(folder), (one / "weights.safetensors" for one in (first.path, folder))
+    ours, theirs = first.result(), second.result()
+    assert weights.samefile(others) and theirs.weights_of == ours.id != theirs.id
+    assert ours.metrics["val/ppl"] == theirs.metrics["val/ppl"] and ours.convergence == theirs.convergence is not None
+    assert all(sum("val/bleu" in line for line in one.metrics()) == 1 for one in (first, second))
+    assert ended(main, f"--runs={tmp_path / 'runs'}", *words, "--rerun")[0] == 0 and not weights.samefile(others)
+
+
+@pytest.mark.parametrize(("key", "value", "name"), [("test", "more", "test"), ("sets", "[new=TEXT:more]", "new")])
+def test_another_set_costs_an_evaluation_alone(tmp_path, key, value, name):
+    """Its scores are those of a training that had it from the start, and the tokens of the training text are shared."""
+    text, runs = little_text(tmp_path / "text"), tmp_path / "runs"
+    for side in ("en", "de"):
+        (text / f"more.{side}").write_text("".join((text / f"test.{side}").read_text().splitlines(True)[3:1:-1] * 2))
+    keys = {"optim.max_steps": 10, "data.path": text}
+    code, first = train(runs, keys)
+    before = first.result()
+    first.finish(before.model_copy(update={"weights_id": 12 * "0"}))  # as ids were made before
+    with_set = keys | {f"data.{key}": value.replace("TEXT", str(text))}
+    words = [f"--{key}={value}" for key, value in (tiny_trials.TINY | with_set).items()]
+    assert code == ended(main, f"--runs={runs}", *words)[0] == 0
+    (second,) = (TrialFolder(path) for path in (runs / "trials").iterdir() if path != first.path)
+    assert second.result().weights_of == first.id and second.hypotheses(name) != first.hypotheses("test")
+    tiny_trials.same(second, tiny_trials.outcome(train(tmp_path / "fresh" / "runs", with_set)[1]))
+    if key == "sets":
+        assert {*before.metrics.items()} < {*second.result().metrics.items()}  # val and test are what they were
+    references = [(text / "more.de").read_text().splitlines()]
+    bleu = sacrebleu.corpus_bleu(second.hypotheses(name), references)
+    assert second.result().metrics[f"{name}/bleu"] == pytest.approx(bleu.score)
+    assert second.documents("val") is None and second.documents(name) is None
+    one, other = (runs / "data" / trial.data() for trial in (first, second))
+    assert one != other and (one / "train.source.tokens").samefile(other / "train.source.tokens")
 
 
 def test_the_log_holds_every_attempt(tmp_path):

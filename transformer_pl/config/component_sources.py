@@ -1,56 +1,67 @@
 """Digests of the code of components and tasks that are not in `transformer_pl`, and copies that stay with a trial.
 
-The code of a class has three parts: the statement that defines it, with the statements of its file to which that one
-refers, directly or through others; the statements of this file that do something when it is imported; and, as a whole,
-every other file of the user's that this code imports, or that is imported with its file. Other classes in the file may
-change without a new digest. But if the code looks names up while it runs, or imports its own file, the whole file
-counts.
+The code of a class is its whole file, and every file of the user's that can be reached from there, at any depth:
+- by an import, wherever it stands in a file;
+- by a text that names a module: an argument of a call or its default, an option, and any text of a file that uses
+  `importlib` or the like (BY_NAME); also by the path of its file, `tools/ops.py`.
+
+A package that is itself imported or named counts with all its modules, since it may import them from a list, or when
+they are asked for. So does a package above an imported module, if its `__init__.py` has more than imports and
+constants. Comments, docstrings and layout do not count.
 
 The files are read, and no module is imported. So every process finds the same code, and a result from a stranger, which
-may name any module, runs nothing. The digest leaves out installed packages, code that is chosen at run time, and files
-that the code opens by itself (see `option_files` for those that its options name).
+may name any module, runs nothing. The digests leave out installed packages, and files that the code opens by itself
+(see `option_files` for those that its options name).
 """
 
 import ast
 import importlib
-import itertools
 import os
 import pkgutil
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
+from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import resolve_name
+from inspect import getmodulename
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from transformer_pl.config import Component, Data
 from transformer_pl.config.components import is_core
+from transformer_pl.config.option_files import mapped
 from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.environment import process_began
 from transformer_pl.runtime.errors import installed
 from transformer_pl.runtime.files import reading
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-DEFINITIONS = (ast.ClassDef, *FUNCTIONS)
-IMPORTS = (ast.Import, ast.ImportFrom)
-IMPORTING = {"__import__", "import_module"}  # functions
-LOOKUPS = {"globals", "vars", "eval", "exec", *IMPORTING}  # by a name made at run time
-NEVER_TRUE = {"__name__ == '__main__'", "'__main__' == __name__", "TYPE_CHECKING"}
-_last_seen: dict[str, bytes] = {}  # by file: its content when `forget_edited` last saw it
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+PLAIN = "Module Import ImportFrom alias Assign Name Constant Tuple List Load Store"  # imports and constants
+TEXTS = {ast.Call: ("args", "keywords"), ast.arguments: ("defaults", "kw_defaults")}  # where they may name a module
+# In a file that has one of these any text may name a module
+BY_NAME = re.compile(r"\b(importlib|import_module|__import__|sys|pkgutil|pydoc|runpy|exec)\b|modules\[")
+NAME = re.compile(r"(\.*([\w-]+(\.[\w-]+)*)?)(\.?([:{%]\S*)?)")  # a text that names a module, and what stands behind
+Code = dict[str, str] | str  # by file, a digest of its code; for a class without files of the user's the digest of none
+_last_seen: dict[Path, bytes] = {}  # by file: its content when `forget_edited` last saw it
 
 
-def source_digests(components: Mapping[str, Component]) -> dict[str, str]:
-    """Digests of the code of those components that are not in `transformer_pl`, under the same names.
+def source_digests(components: Mapping[str, Component]) -> dict[str, Code]:
+    """The code of those components that are not in `transformer_pl`, under the same names.
 
     components: by slot, and callbacks by their path.
     """
-    return {name: _digest(component.path) for name, component in components.items() if not is_core(component.path)}
+    own = {name: _code(part).values() for name, part in components.items() if not is_core(part.path)}
+    return {
+        name: {file.name: text_digest(file.code) for file in files} or text_digest("") for name, files in own.items()
+    }
 
 
-def task_digest(data: Data) -> dict[str, str]:
-    """A digest of the code of a task, which decides what is read and scored. Empty for a task in `transformer_pl`."""
-    return {} if is_core(data.task) else {"task": _digest(data.task)}
+def task_digest(data: Data) -> dict[str, Code]:
+    """The code of a task, which decides what is read and scored. Empty for a task in `transformer_pl`."""
+    return source_digests({"task": Component(path=data.task)})
 
 
 def keep_sources(components: Iterable[Component], folder: Path) -> None:
@@ -59,12 +70,9 @@ def keep_sources(components: Iterable[Component], folder: Path) -> None:
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     for component in components:
-        for module, (spec, _) in _code(component.path).items():
-            file = Path(str(spec.origin))
-            depth = module.count(".") + (2 if spec.submodule_search_locations else 1)  # a package is a folder
-            copy = folder.joinpath(*file.parts[-depth:])  # below the folder that it is imported from
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(_content(spec))
+        for file in _code(component).values() if not is_core(component.path) else ():
+            (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file.name).write_bytes(file.content)
 
 
 def forget_edited(components: Iterable[Component]) -> None:
@@ -72,244 +80,169 @@ def forget_edited(components: Iterable[Component]) -> None:
 
     The next import reads the files anew. It is for a notebook, whose process sees many edits.
     """
-    for path in {component.path for component in components if not is_core(component.path)}:
-        code = _code(path)
-        if any([_is_edited(spec) for spec, _ in code.values()]):  # a list, as each is to be seen
-            for module in code:
-                for name in (module, module.rpartition(".")[0]):  # which may be a folder without an __init__.py
-                    sys.modules.pop(name, None)
+    for component in components:
+        code = {} if is_core(component.path) else _code(component)
+        edited = [file for file in code.values() if _is_edited(file)]  # which sees each
+        for module in code if edited else ():
+            for name in (module, module.rpartition(".")[0]):  # which may be a folder without an __init__.py
+                sys.modules.pop(name, None)
 
 
-def _is_edited(spec: ModuleSpec) -> bool:
-    """Whether a module's file has changed since the last call or, at the first, since this process began."""
-    file, content = str(spec.origin), _content(spec)
-    before, _last_seen[file] = _last_seen.get(file), content
-    if before is not None:
-        return before != content
-    return os.stat(file).st_ctime >= process_began()  # the time of a change, which no program can set
+class _Analysed(NamedTuple):
+    """What a file's content says."""
+
+    code: str  # without comments and docstrings
+    imports: Sequence[tuple[str, Sequence[str]]]  # modules, and the names of each that stand in `from a import b`
+    texts: Sequence[str]  # that may name modules
+    by_name: bool  # whether any text may name a module
+    is_plain: bool  # whether it holds imports and constants alone
+
+
+class _File(NamedTuple):
+    """A file of the user's."""
+
+    place: Path
+    name: str  # below the folder that it is imported from
+    content: bytes
+    code: str  # without comments and docstrings
+
+
+def _is_edited(file: _File) -> bool:
+    """Whether a file has changed since the last call or, at the first, since this process began."""
+    before, _last_seen[file.place] = _last_seen.get(file.place), file.content
+    since = os.stat(file.place).st_ctime >= process_began()  # the time of a change, which no program can set
+    return since if before is None else before != file.content
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The code of a class
 
 
-def _digest(path: str) -> str:
-    code = [ast.unparse(statement) for _, statements in _code(path).values() for statement in statements]
-    return text_digest("\n".join(code))
-
-
-def _code(path: str, whole: bool = False) -> dict[str, tuple[ModuleSpec, list[ast.stmt]]]:
-    """The code of a class: by module of the user's, as they are found, the spec and the statements that count.
-
-    whole: whether its own file counts as a whole, because code that counts imports it.
-    """
-    own, _, name = path.rpartition(".")
-    code: dict[str, tuple[ModuleSpec, list[ast.stmt]]] = {}
-    imported = [own]
+def _code(component: Component) -> dict[str, _File]:
+    """By module, the files of the user's that a component consists of."""
     importlib.invalidate_caches()  # the finders of modules look anew
-    for module in imported:  # which grows meanwhile
-        if module not in code and (spec := _users_file(module)):
-            statements = _statements(_content(spec))
-            counted = statements if code or whole else _referred(statements, name)
-            code[module] = spec, counted
-            run = [one for one in statements if one in counted or isinstance(one, IMPORTS)]
-            imported += itertools.chain.from_iterable(_imported(statement, spec.parent or "") for statement in run)
-        if (above := module.rpartition(".")[0]) and above not in imported:  # a package is imported with its modules
-            imported.append(above)
-    return code if whole or own not in imported[1:] else _code(path, whole=True)
+    _users.cache_clear()
+    _spec.cache_clear()
+    code, folders = dict[str, _File](), set[Path]()  # folders of which all counts, once; a link may lead into itself
+    # Modules, and whether all that lies in a folder of this name counts
+    found = [(component.path.rpartition(".")[0], True)]
+    mapped(component.options, lambda part, _: found.extend(_named([part] if isinstance(part, str) else [])))
+    for module, whole in found:  # which grows meanwhile
+        if not module or not (spec := _users(module)):
+            continue
+        if spec.has_location and spec.origin and module not in code:
+            code[module] = file = _read(spec)
+            says, package = _analysed(file.content), spec.parent or ""
+            found += _imported(says.imports, package)
+            found += _named(says.texts, package, says.by_name)
+            whole = whole or not says.is_plain
+        if whole:
+            found += [(f"{module}.{name}", True) for name in _modules_in(spec, folders)]
+        found.append((module.rpartition(".")[0], False))  # a package is imported with its modules
+    return code
 
 
-def _referred(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
-    """The statements of a file that bind a name, those that they refer to, and those that run when it is imported.
-
-    It returns all statements where it cannot be known which these are.
-    """
-    bound = list(map(_bound, statements))  # the names that each binds
-    own = map(_bound, filter(lambda one: isinstance(one, DEFINITIONS) or _imports_users(one), statements))
-    users_own = set[str]().union(*own)  # names of the user's own functions and classes
-    everything = set[str]().union(*bound)
-    if name not in everything or "*" in everything or any(map(_observes_subclasses, statements)):
-        return statements
-    needed, referred = set[int](), {name}
-    found = {index for index, statement in enumerate(statements) if _runs(statement, users_own)}
-    while found := (found | {index for index, names in enumerate(bound) if names & referred}) - needed:
-        if any(_looks_up(statements[index]) for index in found):
-            return statements
-        needed |= found
-        referred = set(itertools.chain.from_iterable(_names(statements[index]) for index in found))
-        known = set[str]().union(*(bound[index] for index in needed))
-        found = {index for index, statement in enumerate(statements) if _calls(statement, known)}
-    return [statements[index] for index in sorted(needed)]
+def _read(spec: ModuleSpec) -> _File:
+    """The file of a module."""
+    place = Path(str(spec.origin))
+    with reading(place, "unpack it if it is in a zip file, or fix its permissions"):
+        content = place.read_bytes()
+    name = "/".join([*filter(None, (spec.parent or "").split(".")), place.name])
+    return _File(place, name, content, _analysed(content).code)
 
 
-def _names(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement refers to; texts count, as types may be in quotes."""
-    for node in ast.walk(statement):
-        referred = node.id if isinstance(node, ast.Name) else getattr(node, "value", None)
-        if isinstance(referred, str):
-            yield referred
-
-
-def _looks_up(statement: ast.stmt) -> bool:
-    """Whether a statement may find what it refers to by a name that is made at run time."""
-    called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
-    for node in ast.walk(statement):
-        if getattr(node, "id", None) in LOOKUPS or getattr(node, "attr", None) in LOOKUPS:  # a name, or an attribute
-            return True
-        if getattr(node, "attr", None) == "modules" and id(node) not in called:  # `sys.modules`, not torch's method
-            return True
-    return False
-
-
-def _observes_subclasses(statement: ast.stmt) -> bool:
-    """Whether a class changes when others are derived from it."""
-    return any(
-        (isinstance(node, FUNCTIONS) and node.name == "__init_subclass__")
-        or (isinstance(node, ast.ClassDef) and any(keyword.arg == "metaclass" for keyword in node.keywords))
-        for node in ast.walk(statement)
-    )
-
-
-def _imports_users(statement: ast.AST) -> bool:
-    """Whether a statement or a call imports another file of the user's."""
-    is_relative = isinstance(statement, ast.ImportFrom) and statement.level > 0
-    return is_relative or any(map(_is_users, _imported(statement, "")))
-
-
-def _runs(statement: ast.stmt, users_own: set[str]) -> bool:
-    """Whether a statement may do something else than binding names when its file is imported.
-
-    users_own: the names of the user's own functions and classes, which may do anything where they are called.
-    """
-    if isinstance(statement, IMPORTS):  # which `_code` follows
-        return False
-    importing = (node for node in _executed(statement) if isinstance(node, (*IMPORTS, ast.Call)))
-    if any(map(_imports_users, importing)) or _calls(statement, users_own):
-        return True
-    is_definition = isinstance(statement, DEFINITIONS)
-    return not is_definition and (not _bound(statement) or any(map(_has_effect, _executed(statement))))
-
-
-def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """A node, and the nodes below it, but not the bodies of functions."""
-    yield node
-    if not isinstance(node, FUNCTIONS):
-        for child in ast.iter_child_nodes(node):
-            yield from _executed(child)
-
-
-def _has_effect(node: ast.AST) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [getattr(node, "target", None)]
-    changes = any(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
-    return changes or isinstance(node, ast.Expr | ast.Delete)
-
-
-def _calls(statement: ast.stmt, names: set[str]) -> bool:
-    """Whether a statement calls one of these names, or passes one to a call, when its file is imported."""
-    called: Sequence[ast.AST] = [node for node in _executed(statement) if isinstance(node, ast.Call)]
-    if isinstance(statement, DEFINITIONS):
-        called = statement.decorator_list
-    return any(isinstance(node, ast.Name) and node.id in names for call in called for node in ast.walk(call))
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement of a module binds."""
-    if isinstance(statement, DEFINITIONS):
-        return {statement.name}
-    bound = set()
-    for node in ast.walk(statement):
-        if isinstance(node, DEFINITIONS):  # in a branch, such as `try`
-            bound.add(node.name)
-        elif isinstance(node, ast.alias):
-            bound.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.add(node.id)
-    return bound
-
-
-def _imported(statement: ast.AST, package: str) -> Iterator[str]:
-    """The modules that a statement may import. Of `from a import b` these are `a`, and `a.b`, which may be a module."""
-    for node in ast.walk(statement):
-        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
-            if isinstance(node, ast.Import):
-                for alias in node.names:  # `import a.b` also binds `a`
-                    yield from (alias.name, alias.name.partition(".")[0])
-            elif isinstance(node, ast.ImportFrom):
-                base = resolve_name("." * node.level + (node.module or ""), package)
-                yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTING:
-                names = [name.value for name in node.args[:1] if isinstance(name, ast.Constant)]
-                yield from (resolve_name(name, package) for name in names if isinstance(name, str))
-
-
-def _single_imports(statement: ast.stmt) -> list[ast.stmt]:
-    """An import of several names as one statement for each, so that another name is no change of the others."""
-    if isinstance(statement, ast.Import):
-        return [ast.Import([alias]) for alias in statement.names]
-    if isinstance(statement, ast.ImportFrom):
-        return [ast.ImportFrom(statement.module, [alias], statement.level) for alias in statement.names]
-    return [statement]
-
-
-def _content(spec: ModuleSpec) -> bytes:
-    """The bytes of a module's file."""
-    with reading(Path(str(spec.origin)), "unpack it if it is in a zip file, or fix its permissions") as file:
-        return file.read_bytes()
-
-
-def _statements(content: bytes) -> list[ast.stmt]:
-    """The statements of a file that may run when it is imported, or later, without docstrings.
-
-    For a file that is no Python it is one statement, with its bytes as a constant.
-    """
+@lru_cache(maxsize=4096)
+def _analysed(content: bytes) -> _Analysed:
+    """What a content says; of what is no Python nothing, and it counts as it is."""
     try:
         tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
-        return [ast.Expr(ast.Constant(content))]
+        for node in ast.walk(tree):
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+        code = ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # it is no Python
+        tree, code = ast.Module([], []), repr(content)
+    imports = list[tuple[str, Sequence[str]]]()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, *DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None:
-            del node.body[0]
-    run = [statement for statement in tree.body if not _never_runs(statement)]
-    return [single for statement in run for single in _single_imports(statement)]
+        if isinstance(node, ast.Import):
+            imports += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports.append(("." * node.level + (node.module or ""), [alias.name for alias in node.names]))
+    by_name = bool(BY_NAME.search(code))
+    is_plain = {type(node).__name__ for node in ast.walk(tree)}.issubset(PLAIN.split())
+    return _Analysed(code, imports, sorted(_texts(tree, by_name)), by_name, is_plain)
 
 
-def _never_runs(node: ast.AST) -> bool:
-    """Whether a statement of a module is for type checkers, or runs only where its file is the program."""
-    return isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test).rpartition(".")[2] in NEVER_TRUE
+def _imported(imports: Iterable[tuple[str, Sequence[str]]], package: str) -> Iterator[tuple[str, bool]]:
+    """The modules that a file imports. In `from a import b` that is `a.b` where that is a module, and else `a`."""
+    for module, names in imports:
+        with suppress(ImportError):  # a relative import outside of a package, which fails when it runs, too
+            base = resolve_name(module, package)
+            yield from ((inner if _users(inner) else base, True) for inner in (f"{base}.{name}" for name in names))
+            yield from [(base, True)] * (not names)
 
 
-def _users_file(module: str) -> ModuleSpec | None:
-    """Where a module of the user's lies; None for any other, and for one that lies in no file."""
-    spec = _spec(module) if _is_users(module) else None
-    return spec if spec and spec.has_location and spec.origin else None
+def _texts(tree: ast.Module, by_name: bool) -> set[str]:
+    """The texts of a file that may name modules; where it imports by name these are all, and `.` is its package."""
+    places: list[ast.AST] = [tree] if by_name else []
+    for node in ast.walk(tree):
+        places += [part for field in TEXTS.get(type(node), ()) for part in getattr(node, field) if part]
+    constants = (node.value for place in places for node in ast.walk(place) if isinstance(node, ast.Constant))
+    return {text for text in constants if isinstance(text, str) and (by_name or text.strip("."))}
 
 
-def _is_users(name: str) -> bool:
-    """Whether a module is neither the core's, nor installed, nor built into Python."""
+def _named(texts: Iterable[str], package: str = "", folders: bool = False) -> Iterator[tuple[str, bool]]:
+    """The modules that texts name, also with something behind them, as `ops.F`, `ops:F` and `plugins.{}` have.
+
+    folders: whether a text may also name a folder without an `__init__.py`, as `data` in `open("data")` does not.
+    """
+    names = (text[:-3].lstrip("./").replace("/", ".") if text.endswith(".py") else text for text in texts)
+    for match in filter(None, map(NAME.fullmatch, names)):
+        with suppress(ImportError):  # a relative name outside of a package
+            whole = resolve_name(match[1], package) if match[1] else ""
+            shorter = [whole.rsplit(".", n)[0] for n in range(whole.count(".") + 1 if whole == match[1] else 1)]
+            found = ((module, _users(module)) for module in filter(None, shorter))
+            yield from [(module, True) for module, spec in found if spec and (spec.origin or folders or match[4])][:1]
+
+
+def _modules_in(spec: ModuleSpec, done: set[Path]) -> Iterator[str]:
+    """The names of the modules in a package or folder. A folder without an `__init__.py` needs a name of Python's.
+
+    done: the folders that have been read, of which none is read again.
+    """
+    places = {Path(place).resolve() for place in spec.submodule_search_locations or ()} - done
+    for folder in (place for place in places if place.parent.name.endswith(".zip") or place.is_dir()):
+        done.add(folder)
+        with reading(folder, "unpack it if it is in a zip file, or fix its permissions"):
+            for path in sorted(folder.iterdir()):
+                is_package = path.is_dir() and (path.name.isidentifier() or (path / "__init__.py").exists())
+                yield from filter(None, [path.name if is_package else getmodulename(path)])
+
+
+@cache
+def _users(name: str) -> ModuleSpec | None:
+    """Where a module or a folder of the user's lies: None for what is the core's, installed, or built into Python."""
     top = name.partition(".")[0]
-    spec = _spec(top)
+    spec = _spec(top) if top != "transformer_pl" else None
     places = [spec.origin, *(spec.submodule_search_locations or [])] if spec else []
-    return top != "transformer_pl" and any(place and os.sep in place and not installed(place) for place in places)
+    return _spec(name) if any(place and os.sep in place and not installed(place) for place in places) else None
 
 
+@cache
 def _spec(name: str) -> ModuleSpec | None:
     """Where a module lies; None where it is not found. Neither it nor a package above it is imported."""
-    above = name.rpartition(".")[0]
-    if not above:
-        return _found(name, None)
-    package = _spec(above)
-    return package and _found(name, list(package.submodule_search_locations or []))
-
-
-def _found(name: str, places: list[str] | None) -> ModuleSpec | None:
-    """Where one finder of Python finds a module, among these places."""
-    for finder in sys.meta_path:
-        with suppress(Exception):  # also of a finder that somebody has added
+    places, above = None, name.rpartition(".")[0]
+    if above:
+        package = _spec(above)
+        places = list(package.submodule_search_locations or []) if package else []
+    added: list[Any] = [finder for finder in sys.meta_path if finder is not PathFinder]
+    # Python's own comes first, because others may do more than find: that of setuptools changes imports at `pip`
+    for finder in [PathFinder, *added] if places != [] else ():
+        with suppress(Exception):
             if spec := finder.find_spec(name, places):
                 return spec
     # Python's finder needs the package above, imported, for a folder without an __init__.py
-    finders = filter(None, map(pkgutil.get_importer, places or ()))
-    folders = [spec.submodule_search_locations or () for finder in finders if (spec := finder.find_spec(name))]
+    found = [finder.find_spec(name) for finder in map(pkgutil.get_importer, places or ()) if finder]
     spec = ModuleSpec(name, None)
-    spec.submodule_search_locations = list(itertools.chain.from_iterable(folders))
+    spec.submodule_search_locations = [place for one in found if one for place in one.submodule_search_locations or ()]
     return spec if spec.submodule_search_locations else None

@@ -10,13 +10,17 @@ import builtins
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import PurePath
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from typing_extensions import is_typeddict
+from yaml import YAMLError
 
 from transformer_pl.config import (
     Component,
@@ -28,17 +32,30 @@ from transformer_pl.config import (
     custom_components_by_key,
     is_option,
 )
-from transformer_pl.config.types import NoBool, constraint_of
+from transformer_pl.config.types import NoBool, constraint_of, plain_value
 from transformer_pl.runtime.errors import InputError, described, shown, suggestion
+from transformer_pl.runtime.files import parse_yaml
 from transformer_pl.runtime.signals import component_code
 
 # Lightning's base class of each kind of extension. Only its name, because importing Lightning takes seconds.
 BASES = {"trainer.callbacks": "Callback", "trainer.loggers": "Logger"}
 # How many arguments a constructor has before its options: by key or, for a key that is not listed, by section.
 ARGUMENTS = {"model.architecture": 1, "model": 2, "optim": 2, "data.batches": 5, "data": 0, "decode": 0, "trainer": 0}
+# What training uses of a part that has it: of parts of which keys, and what these are called.
+HOOKS = {
+    "at_step": (
+        ("model.", "optim.loss", "optim.optimizer", "data.batches"),
+        "the model, losses, optimizers and batches",
+    ),
+    "auxiliary": (("model.", "optim.loss"), "the model and losses"),
+    "carries": (("model.",), "the model"),
+}
 SECRETS = {"api_key", "apikey", "access_key", "secret", "password", "passwd"}
 SECRETS |= {"token", "auth_token", "access_token", "api_token"}
-NUMBERS_AS_TEXT = ConfigDict(coerce_numbers_to_str=True)  # `16` was read as a number, even where the option is text
+
+
+class NamedByText:
+    """A class of which the project makes an instance for the text that an option has, as `Teacher`."""
 
 
 def before_options(key: str) -> int:
@@ -129,15 +146,19 @@ def import_component(path: str) -> type:
     return component_class
 
 
-def check_components(config: Config) -> list[str]:
-    """Messages for mistakes in the import, signature or options of each component that is not the default."""
+def check_components(config: Config, whole: bool = True) -> list[str]:
+    """Messages for mistakes in the import, signature or options of each component that is not the default.
+
+    whole: whether options without a default must be given.
+    """
     messages = []
     extensions = [(key, extension) for key, listed in config.trainer.extensions.items() for extension in listed]
     for key, component in [*custom_components_by_key(config).items(), *extensions]:
         try:
             component_class, base = import_component(component.path), BASES.get(key)
             given = {"save_dir": "."} if base else None  # a logger gets it where it takes one
-            _options(component, component_class, before_options(key), given)
+            _options(component, component_class, before_options(key), given, whole)
+            messages += [f"{key} = {component.path}: {rule}" for rule in unused_hooks(key, component_class)]
             if base and base not in [parent.__name__ for parent in component_class.__mro__]:
                 messages.append(f"{key} = {component.path}: must be derived from Lightning's {base}")
         except InputError as error:
@@ -145,6 +166,47 @@ def check_components(config: Config) -> list[str]:
         except Exception as error:  # the signature cannot be read
             messages.append(f"{key} = {component.path}: {described(error)}")
     return messages
+
+
+def unused_hooks(key: str, part: Any) -> list[str]:
+    """What must hold of `at_step` and the like, for each of them that a part of this key has, and nothing uses."""
+    remedy = "call it otherwise, or do in another method what it does"
+    return [
+        f"must have no attribute {name}, which is used of {parts} alone; {remedy}"
+        for name, (keys, parts) in HOOKS.items()
+        if hasattr(part, name) and not key.startswith(keys)
+    ]
+
+
+def carrying(model: Model, option: str | None = None) -> dict[str, Component]:
+    """By slot, the components whose class says `carries = True` (see `Carrying`), of these those with an option."""
+    found = {}
+    for slot, component in custom_components(model).items():
+        with suppress(InputError):  # which `check_components` reports
+            options = {None, *options_of_class(component, before_options(f"model.{slot}"))}
+            if getattr(import_component(component.path), "carries", False) and option in options:
+                found[slot] = component
+    return found
+
+
+def is_consecutive(config: Config) -> bool:
+    """Whether row b of each training batch goes on where row b of the batch before has ended: see `TrainStream`."""
+    batches = custom_components(config.data).get("batches")
+    with suppress(InputError):
+        return batches is not None and getattr(import_component(batches.path), "consecutive", False)
+    return False
+
+
+def evaluated_model(config: Config) -> Model:
+    """The model as it is evaluated in the end: with `decode.memory` as the option `memory` of what carries."""
+    if (memory := config.decode.memory) is None:
+        return config.model
+    own = carrying(config.model, "memory").items()
+    given = {
+        slot: component.model_copy(update={"options": component.options | {"memory": memory}})
+        for slot, component in own
+    }
+    return config.model.model_copy(update=given)
 
 
 def is_core(path: str) -> bool:
@@ -163,11 +225,16 @@ def own_parts(config: Config) -> dict[str, Component]:
 
 
 def _options(
-    component: Component, component_class: type, before: int, given: Mapping[str, Any] | None = None
+    component: Component,
+    component_class: type,
+    before: int,
+    given: Mapping[str, Any] | None = None,
+    whole: bool = True,
 ) -> dict[str, Any]:
     """Read the options by the constructor's declared types. Raises one InputError for all that do not fit.
 
     before: how many arguments the constructor has before its options. given: see `build`.
+    whole: whether options without a default must be given.
     """
     accepted = _accepted(component_class, before)
     _refuse_secrets(component.path, component.options)
@@ -180,10 +247,11 @@ def _options(
             continue
         try:
             options[name] = _typed(value, accepted[name])
-        except ValidationError as error:
-            messages.append(f"{component.path}: option {name} = {shown(value)}: {constraint_of(error.errors()[0])}")
+        except ValueError as error:
+            rule = constraint_of(error.errors()[0]) if isinstance(error, ValidationError) else str(error)
+            messages.append(f"{component.path}: option {name} = {shown(value)}: {rule}")
     for name, parameter in accepted.items():
-        if parameter.default is parameter.empty and name not in options and name not in component.options:
+        if whole and parameter.default is parameter.empty and name not in options | component.options:
             messages.append(f"{component.path}: option {name} must be given")
     if messages:
         raise InputError(*messages)
@@ -246,19 +314,33 @@ def options_of_class(component: Component, before: int, inherited: bool = False)
 def mentions(declared: Any, kind: type) -> bool:
     """Whether a declared type is this class or one derived from it, or has one among its parts, as `list[Path]` has."""
     declared = getattr(declared, "__value__", declared)  # of an alias that `type` defines
+    declared = getattr(declared, "__supertype__", declared)  # of a NewType
     plain = get_origin(declared) or declared
     is_kind = inspect.isclass(plain) and issubclass(plain, kind)
-    return is_kind or any(mentions(part, kind) for part in get_args(declared))
+    parts = get_type_hints(plain).values() if is_typeddict(plain) else get_args(declared)
+    return is_kind or any(mentions(part, kind) for part in parts)
+
+
+def adapter(declared: Any, any_class: bool = False) -> TypeAdapter[Any]:
+    """What reads a value by a declared type. Raises an error of pydantic's where it knows no such type.
+
+    any_class: whether a class that pydantic does not know is the type of its instances.
+    """
+    # `16` was read as a number, even where the option is text
+    config = ConfigDict(coerce_numbers_to_str=True, arbitrary_types_allowed=any_class)
+    try:
+        return TypeAdapter(declared, config=config)
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":  # dataclasses and models have their own
+            raise
+        return TypeAdapter(declared)
 
 
 def with_components(config: Config, change: Callable[[str, Component], Component]) -> Config:
     """The config with each component, and each callback, replaced by what `change(key, component)` returns."""
-    for key, component in custom_components_by_key(config).items():
-        section, _, slot = key.partition(".")
-        changed = {slot: change(key, component)}
-        config = config.model_copy(update={section: getattr(config, section).model_copy(update=changed)})
-    callbacks = tuple(change("trainer.callbacks", callback) for callback in config.trainer.callbacks)
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"callbacks": callbacks})})
+    changed: dict[str, Any] = {key: change(key, part) for key, part in custom_components_by_key(config).items()}
+    changed["trainer.callbacks"] = tuple(change("trainer.callbacks", part) for part in config.trainer.callbacks)
+    return config.with_values(changed)
 
 
 def without_defaults(config: Config) -> Config:
@@ -270,11 +352,14 @@ def without_defaults(config: Config) -> Config:
     def change(key: str, component: Component) -> Component:
         if not component.options:
             return component
-        defaults = _defaults(config, key, component)
-        typed = _options(component, import_component(component.path), before_options(key))
-        # Compared as text, because True equals 1.
-        changed = {name for name, value in typed.items() if name not in defaults or repr(value) != repr(defaults[name])}
-        options = {name: value for name, value in component.options.items() if name in changed}
+        component_class, before = import_component(component.path), before_options(key)
+        typed, defaults = _options(component, component_class, before, whole=False), _defaults(config, key, component)
+        accepted = _accepted(component_class, before)
+        options = {
+            name: _listed(value, accepted[name].annotation)
+            for name, value in component.options.items()
+            if name not in defaults or repr(typed[name]) != repr(defaults[name])  # as text, because True equals 1
+        }
         return component.model_copy(update={"options": options})
 
     return with_components(config, change)
@@ -283,9 +368,10 @@ def without_defaults(config: Config) -> Config:
 def _typed(value: object, parameter: inspect.Parameter) -> object:
     """Convert a value to the declared type of an option or, if none is declared, to the type of its default.
 
-    The value stays as it is if there is no type, or if pydantic does not know the type.
+    The value stays as it is if there is no type, or if pydantic does not know the type. Raises a ValueError.
     """
     declared, default = parameter.annotation, parameter.default
+    value = _listed(value, declared)
     if declared is parameter.empty and isinstance(default, bool | int | float | str | tuple | PurePath):
         declared = int | float if isinstance(default, int | float) and not isinstance(default, bool) else type(default)
     if declared is parameter.empty or (value is None and (default is None or parameter.annotation is parameter.empty)):
@@ -293,11 +379,41 @@ def _typed(value: object, parameter: inspect.Parameter) -> object:
     if declared in (int, float, int | float):
         declared = Annotated[declared, NoBool]
     try:
-        return TypeAdapter(declared, config=NUMBERS_AS_TEXT).validate_python(value)
+        read = adapter(declared).validate_python(value)
     except ValidationError:
         raise
     except Exception:  # pydantic knows no such type, or it is a text that cannot be evaluated
         return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value
+    _check_text(value, read)
+    return read
+
+
+def _check_text(value: object, read: object) -> None:
+    """Raise a ValueError for a number that became text, as nobody knows how it was written: 1.10 is 1.1."""
+    if isinstance(value, list) and isinstance(read, list | tuple):
+        for part in zip(value, read, strict=False):
+            _check_text(*part)
+    elif isinstance(value, float) and isinstance(read, str):
+        raise ValueError("must be text that is no number, as 1.10 and 1.1 would be the same; begin it with a letter")
+
+
+def _listed(value: object, declared: Any) -> object:
+    """The list or mapping that a text such as [a.txt,b.txt] or {file: a.txt} spells, where the declared type is one.
+
+    That is how a command line has what a file has without quotes; `plain_value` has read all others.
+    """
+    several = get_args(declared) if get_origin(declared) in (Union, UnionType) else [declared]
+    kinds = [get_origin(kind) or kind for kind in several]
+    is_list = any(kind in kinds for kind in (list, tuple, set, Sequence))
+    is_mapping = any(
+        is_dataclass(kind) or is_typeddict(kind) or (inspect.isclass(kind) and issubclass(kind, Mapping | BaseModel))
+        for kind in kinds
+    )
+    ends = {"[]": is_list, "{}": is_mapping}
+    if str not in kinds and isinstance(value, str) and ends.get(value[:1] + value[-1:]):
+        with suppress(ValueError, YAMLError):
+            return plain_value(parse_yaml(value, numbers=False))
+    return value
 
 
 def _fits(value: object, parameter: inspect.Parameter) -> bool:
@@ -307,7 +423,7 @@ def _fits(value: object, parameter: inspect.Parameter) -> bool:
     """
     try:
         read = _typed(value, parameter)
-    except ValidationError:
+    except ValueError:
         return False
     default = parameter.default
     if default in (None, parameter.empty):
@@ -335,6 +451,10 @@ def _parameters(component_class: Any, before: int) -> dict[str, inspect.Paramete
         must = "a torch.nn.Module" if before else "a class of Python"
         raise InputError(f"{path}: must be {must}, but is built into Python or C; derive one") from None
     function = component_class.__init__ if inspect.isclass(component_class) else component_class
+    if is_dataclass(component_class):
+        for field in fields(component_class):
+            if field.default_factory is not MISSING and field.name in parameters:
+                parameters[field.name] = parameters[field.name].replace(default=field.default_factory())
     module_names = getattr(inspect.unwrap(function), "__globals__", {})
     names = _Names(vars(builtins) | module_names)
     for name, parameter in parameters.items():

@@ -24,6 +24,11 @@ def broken_constraints(config: Config) -> Iterator[BrokenConstraint]:
     for (first, value, second, other), constraint in NEVER_TOGETHER.items():
         if (getattr(trainer, first), getattr(trainer, second)) == (value, other):
             yield (f"trainer.{first}", f"trainer.{second}"), constraint
+    if config.model.start_with == "all" and config.model.start is None:
+        yield ("model.start_with",), "all is the state of a start, but there is none; set model.start"
+    if (config.decode.stride or 0) > config.data.longest:
+        constraint = f"decode.stride must be at most {config.data.longest}, the tokens of a piece; lower it"
+        yield ("decode.stride", "data.max_length", "data.batch_tokens"), constraint
     if config.optim.clip is not None and trainer.precision == "16-mixed":
         yield ("optim.clip", "trainer.precision"), "16-mixed scales the gradients; choose bf16-mixed, or leave clip out"
     if trainer.val_sample and trainer.strategy == "fsdp2":

@@ -4,12 +4,15 @@ Keys are dotted (`model.h`) and spelled alike on a command line, in a sweep file
 """
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from transformer_pl.config.types import (
+    FURTHER_SET,
     LARGEST,
     PLAIN_NAME,
     PLAIN_NAMES,
@@ -18,6 +21,7 @@ from transformer_pl.config.types import (
     Component,
     Count,
     Extension,
+    FurtherSets,
     Loggers,
     Multiplier,
     Natural,
@@ -35,7 +39,6 @@ from transformer_pl.config.types import (
 SIZE_NAMES = ("N", "d_model", "d_ff", "h", "d_k", "d_v")  # the sizes of Table 3
 ALL_PAIRS = {"train_pairs": None, "max_words": None}  # the keys of `data` that leave pairs out, unset
 CORPUS = ("path", "hub", "subset", "revision")  # the keys of `data` that say which corpus it is
-SLOTS = ("attention", "ffn", "position", "residual", "self_attention", "cross_attention", "embedding", "architecture")
 
 
 def key(default: Any, description: str, **limits: Any) -> Any:
@@ -53,7 +56,7 @@ class Model(Section):
 
     N: Count = key(6, "layers in the encoder, and in the decoder (Section 3.1)")
     N_encoder: Natural | None = key(
-        None, "layers in the encoder alone; unset: N; 0: none, so the decoder is a language model"
+        None, "layers in the encoder alone; unset: N; 0: none, and the decoder reads the source, if the task has one"
     )
     N_decoder: Count | None = key(None, "layers in the decoder alone; unset: N")
     d_model: Count = key(512, "width of the embeddings and of every layer's output (Section 3.1)")
@@ -70,6 +73,17 @@ class Model(Section):
     cross_attention: Component = _component("CrossAttention", "the attention to the encoder's output (Section 3.2.3)")
     embedding: Component = _component("SharedEmbedding", "the embeddings and the output projection (Section 3.4)")
     architecture: Component = _component("Transformer", "the whole model, which builds the other parts (Figure 1)")
+    start: Text | None = key(
+        None,
+        "trial whose weights are where the training begins: its id; or a row of the same grid, or of "
+        "another (FILE.yaml:ROW), by words that no other row has together, with + between them. The trial of that row "
+        "with the same seed is trained first; unset: random weights",
+    )
+    start_with: Literal["weights", "all"] = key(
+        "weights",
+        "what the start gives: its weights, or all of its state (optimizer, schedule, place in the data), so that the "
+        "training goes on from its last step",
+    )
     width: Multiplier = key(1.0, "multiplies d_model, d_ff, d_k and d_v; 1/2 is allowed")
     depth: Multiplier = key(1.0, "multiplies N, N_encoder and N_decoder; 1/2 is allowed")
 
@@ -87,6 +101,9 @@ class Optim(Section):
     optimizer: Component = _component("Adam", "the optimizer, of torch.optim's interface (Section 5.3)", "torch.optim")
     schedule: Component = _component("optimizer.InverseSquareRoot", "the schedule (equation 3)")
     loss: Component = _component("loss.SmoothedCrossEntropy", "the training loss (Section 5.4)")
+    freeze: Text | None = key(
+        None, "names of weights that are not trained, such as encoder.*,embedding.*; unset: all are trained"
+    )
     warmup: Count = key(4000, "steps in which the learning rate rises (equation 3)")
     lr_scale: Positive = key(1.0, "multiplies the learning rate of the schedule")
     clip: Positive | None = key(None, "largest norm of the gradient, to which larger ones are scaled; unset: no limit")
@@ -116,6 +133,9 @@ class Data(Section):
     train: Text | None = key(None, "name of the training split; unset: the one that begins with train")
     val: Text | None = key(None, "name of the validation split; unset: as for train")
     test: Text | None = key(None, "name of the test split; unset: as for train")
+    sets: FurtherSets = key(
+        (), "further sets to evaluate: NAME=FOLDER, whose test split is read, or NAME=FOLDER:SPLIT; in a list"
+    )
     train_pairs: Count | None = key(None, "use only this many of the first training pairs; unset: all")
     max_words: Count | None = key(None, "words per sentence, as blanks divide it; longer pairs of any set are left out")
     tokenizer: Component = _component(
@@ -132,13 +152,39 @@ class Data(Section):
     )
     batch_tokens: Count = key(25_000, "source tokens, and as many target tokens, in the global batch (Section 5.1)")
     max_length: Count = key(256, "tokens per sentence, end token included; longer training pairs are dropped")
+    pieces: Literal["apart", "joined"] = key(
+        "apart",
+        "of a language model; joined: lines up to a blank one are a document, and a piece that goes on begins with the "
+        "last token of the piece before; apart: a line is a document, and each piece begins anew",
+    )
+    bleu: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char"] | None = key(
+        None, "sacreBLEU's tokeniser; unset: zh, ja-mecab or ko-mecab for these target languages, else 13a"
+    )
+
+    splits: ClassVar[tuple[str, ...]] = ("train", "val", "test")  # that the corpus must have
+
+    @property
+    def further(self) -> "dict[str, TestSet]":
+        """By name, the keys of the text of each further set."""
+        found = {}
+        for written in self.sets:
+            if read := re.fullmatch(FURTHER_SET, written):
+                unset = dict.fromkeys(("hub", "subset", "revision", "vocabulary_from"))
+                own = {"path": read["folder"], "test": read["split"], "sets": ()} | unset
+                found[read["name"]] = TestSet.model_construct(**dict(self) | own)
+        return found
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The sets that are evaluated, by name."""
+        return ("val", "test", *self.further)
 
     @property
     def of_vocabulary(self) -> "Data":
         """The text that the tokenizer learns from."""
         if self.vocabulary_from is None:
             return self
-        return self.model_copy(update={"path": self.vocabulary_from, "vocabulary_from": None} | ALL_PAIRS)
+        return self.model_copy(update={"path": self.vocabulary_from, "vocabulary_from": None, "sets": ()} | ALL_PAIRS)
 
     @property
     def short_name(self) -> str:
@@ -151,6 +197,13 @@ class Data(Section):
         return min(self.max_length, self.batch_tokens)
 
 
+class TestSet(Data):
+    """The keys of the text of a further set: only its test split is read."""
+
+    splits: ClassVar[tuple[str, ...]] = ("test",)
+    heading: str | None = None  # the first line of the tables of the corpus, which is no pair
+
+
 class Decode(Section):
     """Section 6.1: beam search, and which checkpoints are averaged; and what is changed of the model after training."""
 
@@ -160,6 +213,16 @@ class Decode(Section):
     )
     extra: Annotated[int, Field(ge=0, le=10_000), NoBool] = key(
         50, "tokens by which an output may be longer than its input (Section 6.1)"
+    )
+    stride: Count | None = key(
+        None,
+        "of a language model in its final evaluation: tokens from a piece of a document to the next, so that each has "
+        "at least max_length - stride before it; unset: pieces do not overlap",
+    )
+    memory: Natural | None = key(
+        None,
+        "of a part of the model that carries something from piece to piece: its option memory in the final evaluation; "
+        "unset: as in training",
     )
     average: Count = key(1, "last checkpoints that are averaged; 1: none, as in Table 3")
     select: Literal["last", "best"] = key(
@@ -173,8 +236,9 @@ class Decode(Section):
 class Trainer(Section):
     """Where and in what precision a trial runs, and what it logs.
 
-    Of these keys, precision, val_every, val_sample and the callbacks are part of a trial's identity. A callback that
-    only watches is not, if it has `in_identity: false` beside its options.
+    Of these keys, precision, val_every, val_sample and the callbacks are part of a trial's identity; where a callback
+    is, so are accumulate, devices, num_nodes and log_every. A callback that only watches is not, if it has
+    `in_identity: false` beside its options.
     """
 
     accelerator: Literal["auto", "cpu", "gpu"] = key("auto", "auto: a GPU where there is one")
@@ -188,7 +252,7 @@ class Trainer(Section):
     )
     accumulate: Count = key(1, "parts that a global batch is split into (gradient accumulation)")
     compile: Annotated[Literal["auto", "on", "off"], OnOrOff] = key(
-        "auto", "on: layers are compiled, and a GPU replays steps as CUDA graphs; off, and so far auto: neither"
+        "auto", "on: layers are compiled in training; off and auto: they run as they are"
     )
     threads: Processes | None = key(
         None, "CPU threads per process; unset: its share of the cores, or what the trial began with"
@@ -196,6 +260,9 @@ class Trainer(Section):
     val_every: Count = key(1000, "steps between validations, each with a checkpoint")
     checkpoint_minutes: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False), NoBool] = key(
         10, "minutes between checkpoints, where no validation comes first; 0: at every step"
+    )
+    keep_state: Annotated[Literal["on", "off"], OnOrOff] = key(
+        "off", "on: the last state of the finished trial stays, from which others go on (model.start_with=all)"
     )
     log_every: Count = key(50, "steps between logged values of the training loss")
     eval_tokens: Count = key(4096, "source tokens, and as many target tokens, in an evaluation batch")
@@ -231,6 +298,19 @@ class Config(Section):
         """The number of checkpoints that are averaged: decode.average, or all validations where there are fewer."""
         return min(self.decode.average, -(-self.steps // self.trainer.val_every))
 
+    @property
+    def optim_of_all_steps(self) -> Optim:
+        """`optim` with its multiplier applied to `max_steps`, as optimizers, schedules and losses are built with it."""
+        return self.optim.model_copy(update={"max_steps": self.steps, "duration": 1.0})
+
+    def with_values(self, values: Mapping[str, Any]) -> "Config":
+        """The same with other values of some dotted keys, which are right and not read anew."""
+        changed: dict[str, Any] = {}
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            changed[section] = changed.get(section, getattr(self, section)).model_copy(update={name: value})
+        return self.model_copy(update=changed)
+
     def flat(self) -> dict[str, Any]:
         """Every dotted key with its nominal value. A component is its path; its options are keys below it."""
         flat: dict[str, Any] = {}
@@ -247,7 +327,8 @@ def flat_section(name: str, section: Section) -> dict[str, Any]:
             flat[f"{name}.{key}"] = value.path
             flat |= {f"{name}.{key}.{option}": v for option, v in value.options.items()}
         else:
-            flat[f"{name}.{key}"] = [extension.as_written for extension in value] if isinstance(value, tuple) else value
+            is_list = isinstance(value, tuple)
+            flat[f"{name}.{key}"] = [getattr(one, "as_written", one) for one in value] if is_list else value
     return flat
 
 

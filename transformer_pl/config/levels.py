@@ -5,9 +5,9 @@ Values may come as text, as W&B's agent spells them (`1e-05`, `None`, `False`), 
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from transformer_pl.config import COMPONENTS, EXTENSIONS, KEYS, WITH_OPTIONS, Config, is_known_key, unknown_key
 from transformer_pl.config.constraints import BrokenConstraint, broken_constraints
@@ -17,6 +17,7 @@ from transformer_pl.runtime.files import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 DEFAULT_SCALE = "demo"
+OF_SEEDS = ("looks", "base_seeds")  # parameters of a grid that say how its seeds are given out; a trial has none
 MEASURED = "measured"  # an entry of a scale's file that is no key: what is known of base at this scale
 
 
@@ -124,6 +125,11 @@ def scale_names() -> list[str]:
     return sorted(path.stem for path in SCALES.glob("*.yaml"))
 
 
+def scale_choices() -> str:
+    """What an option for a scale takes, in words."""
+    return f"{', '.join(scale_names())} or your own YAML"
+
+
 def scale_level(scale: str) -> Level:
     """The keys of a scale, by its name or by the path of a user's YAML file."""
     values = _read_scale(scale)
@@ -133,12 +139,23 @@ def scale_level(scale: str) -> Level:
     return Level(f"scale {scale}", values)
 
 
-class Measured(Section):
-    """What is known of base at a scale before anything has been trained here."""
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
 
-    spread: Positive | None = None  # the standard deviation of base's score over seeds
-    seconds: Positive | None = None  # how long a training of base takes
-    processor: str = "the one that the scale was measured on"  # the processor on which it takes so long
+
+class Spread(Section):
+    """The law of how the rows of a table spread from seed to seed (table/moderation.py)."""
+
+    spread: Positive  # a standard deviation
+    freedom: Positive  # degrees of freedom: how much alike rows are
+
+
+class Measured(Section):
+    """What is known of the rows of a scale before anything has been trained here."""
+
+    priors: dict[str, Spread] = {}  # by measure, such as bleu or loss
+    seconds: Annotated[tuple[Positive, ...], BeforeValidator(_listed)] = ()  # a training of base, on each processor
+    processor: str = "the one that the scale was measured on"  # the processors on which it takes so long
 
 
 def scale_measured(scale: str) -> Measured:

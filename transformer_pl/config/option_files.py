@@ -10,20 +10,18 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
 from transformer_pl.config import Component
-from transformer_pl.config.components import is_core, mentions, options_of_class
+from transformer_pl.config.components import NamedByText, adapter, is_core, mentions, options_of_class
 from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import reading
-
-ANY_CLASS = ConfigDict(arbitrary_types_allowed=True)
 
 
 def file_contents(component: Component, before: int) -> dict[str, Any]:
@@ -32,13 +30,13 @@ def file_contents(component: Component, before: int) -> dict[str, Any]:
     A path that does not exist stays as it is written.
 
     before: how many arguments the constructor has before its options. Raises an InputError that names the option for a
-    file that cannot be read, and for a value that is no path where its type says path.
+    file that cannot be read, and for a value that does not have the declared type.
     """
     contents: dict[str, Any] = {}
-    for name, value in _values(component, before).items():
+    for name, (value, declared) in _values(component, before).items():
         found: list[Path] = []
         try:
-            replaced = _mapped(value, partial(_content, found))
+            replaced = mapped(value, partial(_content, found), declared)
         except InputError as error:
             raise InputError(*(f"{component.path}: option {name}: {message}" for message in error.messages)) from None
         if found:
@@ -48,9 +46,8 @@ def file_contents(component: Component, before: int) -> dict[str, Any]:
 
 def missing_files(component: Component, before: int) -> list[Path]:
     """The paths of a component where nothing lies."""
-    parts: list[Any] = []
-    _mapped(_values(component, before), parts.append)
-    return [Path(part) for part in parts if isinstance(part, os.PathLike) and not Path(part).expanduser().exists()]
+    paths = [path for value, declared in _values(component, before).values() for path in _paths(value, declared)]
+    return [path for path in paths if not path.exists()]
 
 
 def content_digest(path: Path) -> str:
@@ -58,34 +55,67 @@ def content_digest(path: Path) -> str:
     return _digest(path, tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in _files(path)))
 
 
-def _values(component: Component, before: int) -> dict[str, Any]:
-    """By option, the values that may name files: those given, and defaults. Path stands for text that its type says."""
-    values: dict[str, Any] = {}
+def _values(component: Component, before: int) -> dict[str, tuple[Any, Any]]:
+    """By option, the values that may name files, those given and defaults, each with its declared type."""
+    values: dict[str, tuple[Any, Any]] = {}
     options: dict[str, inspect.Parameter] = {}
     if not is_core(component.path):
         with suppress(Exception):  # of a class that cannot be imported, which `check_components` reports
             options = options_of_class(component, before, inherited=True)
     for name, option in options.items():
-        value, parts = component.options.get(name, option.default), list[Any]()
-        _mapped(option.default, parts.append)
-        says_path = mentions(option.annotation, os.PathLike)
-        if says_path and value not in (None, "", option.empty):
-            try:
-                value = TypeAdapter(option.annotation, config=ANY_CLASS).validate_python(value)
-            except ValidationError:
-                if name not in component.options:  # else `check_components` reports it
-                    place = f"{component.path}: option {name} = {shown(value)}"
-                    raise InputError(f"{place}: must be a path by default, as its type says; give it one") from None
-        if says_path or any(isinstance(part, os.PathLike) for part in parts):
-            values[name] = value
+        value, declared = component.options.get(name, option.default), option.annotation
+        if mentions(declared, os.PathLike) or (name in component.options and declared is not option.empty):
+            value = _typed(value, option, f"{component.path}: option {name}", name in component.options)
+        if any(_paths(option.default, Any)):
+            declared = os.PathLike  # text too, in the place of such a default
+        values[name] = value, declared
     return values
 
 
-def _content(found: list[Path], part: Any) -> Any:
+def _typed(value: Any, option: inspect.Parameter, place: str, is_given: bool) -> Any:
+    """The value of an option by its declared type.
+
+    Raises an InputError for a default that is no path though its type says path, and for a text of which nobody knows
+    whether it is a path, as the type is unknown.
+    """
+    declared = option.annotation
+    if value in (None, "", option.empty) or mentions(declared, NamedByText):
+        return value
+    try:
+        return adapter(declared, any_class=True).validate_python(value)
+    except Exception:  # also of a type that pydantic does not know
+        if not is_given:
+            rule = "must be a path by default, as its type says; give it one"
+            raise InputError(f"{place} = {shown(value)}: {rule}") from None
+    with suppress(Exception):
+        if adapter(declared).pydantic_complete:  # then `check_components` reports the value
+            return value
+    texts: list[Any] = []
+    mapped(value, lambda part, _: texts.append(part) if isinstance(part, str) else None)
+    if texts:
+        rule = f"must have a type that pydantic can read, so that a file counts by its content, but has {declared}"
+        remedy = "declare it as Path, str, or a dataclass of these"
+        raise InputError(f"{place} = {shown(value)}: {rule}; {remedy}")
+    return value
+
+
+def _paths(value: Any, declared: Any) -> list[Path]:
+    """The paths in the value of an option."""
+    found: list[Path | None] = []
+    mapped(value, lambda *part: found.append(_path(*part)), declared)
+    return [path for path in found if path is not None]
+
+
+def _path(part: Any, declared: Any) -> Path | None:
+    """The path that a part of a value is, by itself or as a text where its type says path; None for another part."""
+    is_text = isinstance(part, str) and part != "" and mentions(declared, os.PathLike)
+    return Path(part).expanduser() if is_text or isinstance(part, os.PathLike) else None
+
+
+def _content(found: list[Path], part: Any, declared: Any) -> Any:
     """What stands in the place of a part of an option's value. found: gets the path that it is, if it exists."""
-    if not isinstance(part, os.PathLike | str) or not part:
+    if (path := _path(part, declared)) is None:
         return part
-    path = Path(part).expanduser()
     with reading(path, "fix it or its permissions"):
         if not path.exists():
             return str(part)
@@ -93,16 +123,37 @@ def _content(found: list[Path], part: Any) -> Any:
         return {"content": content_digest(path)}
 
 
-def _mapped(value: Any, use: Callable[[Any], Any]) -> Any:
-    """A value with what `use` returns in the place of each part of it. A text that is a key stays as it is."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = vars(value)
+def mapped(value: Any, use: Callable[[Any, Any], Any], declared: Any = Any) -> Any:
+    """A value with what `use(part, declared)` returns in the place of each part. A text that is a key stays as it is.
+
+    declared: the type of the value, which its parts have, too; those of a dataclass, a model and a named tuple have
+    types of their own.
+    """
+    if named := _fields(value):
+        hints: dict[str, Any] = {}
+        with suppress(Exception):  # a text that is no type
+            hints = get_type_hints(type(value))
+        return [[name, mapped(part, use, hints.get(name, Any))] for name, part in sorted(named.items())]
     if isinstance(value, Mapping):
         value = sorted(value.items(), key=str)
-        return [[key if isinstance(key, str) else use(key), _mapped(part, use)] for key, part in value]
+        return [
+            [key if isinstance(key, str) else use(key, declared), mapped(part, use, declared)] for key, part in value
+        ]
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)  # its own order differs between processes
-    return [_mapped(part, use) for part in value] if isinstance(value, list | tuple | Iterator) else use(value)
+    if isinstance(value, list | tuple | Iterator):
+        return [mapped(part, use, declared) for part in value]
+    return use(value, declared)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The parts by name of a dataclass, a model of pydantic's or a named tuple."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    if isinstance(value, type) or not (is_dataclass(value) or isinstance(value, BaseModel)):
+        return {}
+    slots = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
+    return slots | getattr(value, "__dict__", {})
 
 
 def _files(path: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:

@@ -1,11 +1,10 @@
 """What a model is built from: the sizes of a config with its multipliers applied, and its components."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_pl.config.keys import (
     COMPONENTS,
     SIZE_NAMES,
-    SLOTS,
     Component,
     Config,
     Model,
@@ -13,7 +12,7 @@ from transformer_pl.config.keys import (
     flat_section,
     without_section,
 )
-from transformer_pl.config.types import multiplied
+from transformer_pl.config.types import Count, Natural, multiplied
 
 STACKS = ("N_encoder", "N_decoder")
 
@@ -30,27 +29,18 @@ class Site(str):
         return site
 
 
-class Sizes(NamedTuple):
-    """What a component is built from: the effective sizes (multipliers applied), components and vocabulary size."""
+class Sizes(Model):
+    """What a component is built from: a model whose multipliers are applied, with what was unset and the vocabulary."""
 
-    N: int
-    N_encoder: int  # 0: the model is a decoder alone
-    N_decoder: int
-    d_model: int
-    d_ff: int
-    h: int
-    d_k: int
-    d_v: int
-    p_drop: float
-    attention: Component
-    ffn: Component
-    position: Component
-    residual: Component
-    self_attention: Component
-    cross_attention: Component
-    embedding: Component
-    architecture: Component
-    vocab_size: int
+    N_encoder: Natural  # 0: the model is a decoder alone
+    N_decoder: Count
+    d_k: Count
+    d_v: Count
+    vocab_size: Natural
+
+    def _replace(self, **values: Any) -> "Sizes":
+        """The same with other values, as a named tuple gives them."""
+        return self.model_copy(update=values)
 
     def with_layers(self, N: int) -> "Sizes":
         """The same with N layers in each stack that it has."""
@@ -60,28 +50,22 @@ class Sizes(NamedTuple):
 def sizes(model: Model, vocab_size: int) -> Sizes:
     """The effective sizes of a model that keeps the constraints (see `resolve`)."""
     d_model = multiplied(model.d_model, model.width)
-    return Sizes(
-        N=multiplied(model.N, model.depth),
-        N_encoder=multiplied(model.N if model.N_encoder is None else model.N_encoder, model.depth),
-        N_decoder=multiplied(model.N_decoder or model.N, model.depth),
-        d_model=d_model,
-        d_ff=multiplied(model.d_ff, model.width),
-        h=model.h,
-        d_k=d_model // model.h if model.d_k is None else multiplied(model.d_k, model.width),
-        d_v=d_model // model.h if model.d_v is None else multiplied(model.d_v, model.width),
-        p_drop=model.p_drop,
-        **{slot: getattr(model, slot) for slot in SLOTS},
-        vocab_size=vocab_size,
-    )
+    effective = {
+        "N": multiplied(model.N, model.depth),
+        "N_encoder": multiplied(model.N if model.N_encoder is None else model.N_encoder, model.depth),
+        "N_decoder": multiplied(model.N_decoder or model.N, model.depth),
+        "d_model": d_model,
+        "d_ff": multiplied(model.d_ff, model.width),
+        "d_k": d_model // model.h if model.d_k is None else multiplied(model.d_k, model.width),
+        "d_v": d_model // model.h if model.d_v is None else multiplied(model.d_v, model.width),
+    }
+    return Sizes(**dict(model) | effective | {"width": 1.0, "depth": 1.0, "vocab_size": vocab_size})
 
 
-def custom_components(section: Section | Sizes) -> dict[str, Component]:
+def custom_components(section: Section) -> dict[str, Component]:
     """By slot, such as `ffn`, the components of a section that are not the paper's."""
-    if isinstance(section, Sizes):
-        defaults, values = Model.model_fields, section._asdict()
-    else:
-        defaults, values = type(section).model_fields, vars(section)
-    components = {slot: value for slot, value in values.items() if isinstance(value, Component)}
+    defaults = type(section).model_fields
+    components = {slot: value for slot, value in section if isinstance(value, Component)}
     return {slot: component for slot, component in components.items() if component != defaults[slot].default}
 
 
@@ -93,7 +77,7 @@ def custom_components_by_key(config: Config) -> dict[str, Component]:
 
 def effective_sizes(config: Config) -> dict[str, int]:
     """The sizes and steps of a config with its multipliers applied, under `effective.*`."""
-    effective = sizes(config.model, 0)._asdict()
+    effective = dict(sizes(config.model, 0))
     names = [*SIZE_NAMES, *(key for key in STACKS if effective[key] != effective["N"])]
     return {f"effective.{key}": effective[key] for key in names} | {"effective.max_steps": config.steps}
 

@@ -41,7 +41,9 @@ CLASS_PATH = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 TEXT = r"^[^\x00-\x1f\x7f-\x9f]+$"  # no control characters: paths have no NUL, and an end of line would break tables
 PLAIN = r"\w[\w.+-]*"  # becomes a folder below another, so it must not lead out of it
 PLAIN_NAME, PLAIN_NAMES = rf"^{PLAIN}$", rf"^{PLAIN}(/{PLAIN})*$"
+FURTHER_SET = rf"^(?P<name>{PLAIN})=(?P<folder>[^\x00-\x1f\x7f-\x9f]+?)(:(?P<split>{PLAIN}))?$"
 FORMS = {
+    FURTHER_SET: "NAME=FOLDER, or NAME=FOLDER:SPLIT, with a name of letters, digits and . _ + -",
     CLASS_PATH: "the import path of a class",
     TEXT: "text without control characters",
     PLAIN_NAME: "a short name of letters, digits and . _ + -",
@@ -155,7 +157,9 @@ def _entries(value: object) -> list[tuple[str, dict[str, Any]]]:
             (path, {str(name): plain_value(option) for name, option in ((options or {}) | added).items()})
             for path, options in pairs
         ]
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+    except yaml.constructor.ConstructorError as error:
+        raise ValueError(f"must be YAML, but {error.problem}") from None
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError, RecursionError):
         raise ValueError("must be import paths, such as [my_log.Logger, {my_callback.Stop: {patience: 3}}]") from None
 
 
@@ -177,6 +181,23 @@ def _loggers(value: object) -> tuple[Extension, ...]:
 Callbacks = Annotated[tuple[Callback, ...], BeforeValidator(_callbacks)]
 Loggers = Annotated[tuple[Extension, ...], BeforeValidator(_loggers)]
 
+
+def _further_sets(value: object) -> object:
+    """A list of texts, also as one text. `None` and `null` are read as an empty list."""
+    try:
+        read = [] if value in (None, "None", "null") else parse_yaml(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        read = None
+    written = (read,) if isinstance(read, str) else read
+    if not isinstance(written, list | tuple) or not all(isinstance(one, str) for one in written):
+        raise ValueError("must be sets, such as [news=FOLDER,2018=FOLDER:test_2018]")
+    names = [one.partition("=")[0] for one in written]
+    if len({*names, "train", "val", "test"}) < len(names) + 3:
+        raise ValueError("must give each set a name of its own, other than train, val and test")
+    return tuple(written)
+
+
+FurtherSets = Annotated[tuple[Annotated[str, Field(pattern=FURTHER_SET)], ...], BeforeValidator(_further_sets)]
 SPELLED = {"None": None, "null": None, "True": True, "true": True, "False": False, "false": False}
 
 

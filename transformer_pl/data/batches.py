@@ -6,12 +6,13 @@ A length counts one special token: EOS at the end of the source and of the decod
 the decoder's input. The size of a batch is counted in tokens per language, padding included.
 """
 
+import inspect
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, PAD, Config
@@ -24,9 +25,14 @@ class Batch(NamedTuple):
     """Sentence pairs, padded with PAD. `tokens` counts the target tokens of the whole global batch, EOS included."""
 
     source: Tensor  # (B, Ls) int64, each row ended by EOS, which is all that a task without a source has
-    target_in: Tensor  # (B, Lt) int64, each row begun by BOS
+    target_in: Tensor  # (B, Lt) int64, each row begun by BOS, or by the token before it where pieces are joined
     target_out: Tensor  # (B, Lt) int64, each row ended by EOS, but for a piece of a document that goes on
     tokens: int
+
+    @property
+    def begins(self) -> Tensor:
+        """(B,) True for a row that begins a document, False for one that goes on."""
+        return self.target_in[:, 0] == BOS
 
 
 def token_batches(
@@ -49,12 +55,33 @@ def token_batches(
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+def mean_batch(split: Split, config: Config) -> tuple[float, ...]:
+    """The pairs, source tokens and target tokens of a global batch of `TrainStream`: their means in an epoch."""
+    data, sides = config.data, (split.source.lengths_with_special, split.target.lengths_with_special)
+    batches = token_batches(*sides, data.batch_tokens, data.max_length, config.seed, epoch=0)
+    chosen = np.concatenate(batches)
+    return tuple(count / len(batches) for count in (len(chosen), *(int(side[chosen].sum()) for side in sides)))
+
+
 def eval_batches(source_lengths: np.ndarray, target_lengths: np.ndarray, tokens: int) -> list[np.ndarray]:
     """Return batches of every sentence once, shortest first: sentences * longest <= tokens in each language.
 
     A sentence that is longer than `tokens` has a batch of its own.
     """
     return _by_length(np.arange(len(source_lengths)), source_lengths, target_lengths, tokens)
+
+
+def batches_in_order(pieces: Tokens, tokens: int, rank: int = 0, world: int = 1) -> list[np.ndarray]:
+    """Return batches of documents side by side, piece after piece, of every rank's share of the documents.
+
+    Row b of a batch goes on where row b of the batch before has ended, or all rows begin a document. A batch has at
+    most `tokens` tokens, or one row. Long documents come first, so that the rows that end early are the last ones.
+    """
+    first, rows = pieces.first_pieces, max(1, tokens // int(pieces.lengths.max()))
+    counts = np.diff(first, append=len(pieces))  # pieces of each document
+    order = np.argsort(-np.add.reduceat(pieces.lengths, first), kind="stable")[rank::world]
+    groups = [order[start : start + rows] for start in range(0, len(order), rows)]
+    return [first[of[counts[of] > piece]] + piece for of in groups for piece in range(counts[of[0]])]
 
 
 def _by_length(order: np.ndarray, sources: np.ndarray, targets: np.ndarray, budget: int) -> list[np.ndarray]:
@@ -84,7 +111,11 @@ def collate(split: Split, indexes: np.ndarray) -> Batch:
     """The sentences at `indexes` as one batch. Its `tokens` counts only its own target tokens."""
     target_out = padded(split.target, indexes)  # (B, Lt)
     target_in = np.full_like(target_out, BOS)
-    target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
+    if split.target.before is None:
+        target_in[:, 1:] = np.where(target_out[:, :-1] == EOS, PAD, target_out[:, :-1])
+    else:  # an EOS is the end of a line
+        target_in[:, 0] = split.target.before[indexes]
+        target_in[:, 1:] = np.where(target_out[:, 1:] == PAD, PAD, target_out[:, :-1])
     source = padded(split.source, indexes)  # (B, Ls)
     tokens = int((target_out != PAD).sum())
     return Batch(torch.from_numpy(source), torch.from_numpy(target_in), torch.from_numpy(target_out), tokens)
@@ -94,32 +125,6 @@ def nothing_to_predict(split: Split, indexes: np.ndarray) -> Batch:
     """The first sentence at `indexes`, with only padding as its target: for a rank that has none of its own."""
     batch = collate(split, indexes[:1])
     return batch._replace(target_out=torch.full_like(batch.target_out, PAD))
-
-
-def padded_batch(batch: Batch, rows: int, length: int) -> Batch:
-    """Pad the batch to `rows`, and both sides to `length`. An added row repeats the first one and predicts nothing."""
-    B = len(batch.source)
-
-    def grown(side: Tensor) -> Tensor:
-        return F.pad(side, (0, length - side.shape[1], 0, rows - B), value=PAD)
-
-    source, target_in, target_out = map(grown, batch[:3])
-    source[B:], target_in[B:] = source[0], target_in[0]
-    return Batch(source, target_in, target_out, batch.tokens)
-
-
-def unpadded(batch: Batch) -> Batch:
-    """The batch before `padded_batch`: without rows that predict nothing, but the first, and without common padding."""
-    rows = (batch.target_out != PAD).any(1)
-    rows[0] = True
-    sides = [side[rows] for side in batch[:3]]
-    Ls, Lt = (int((side != PAD).any(0).nonzero().max()) + 1 for side in sides[:2])
-    return Batch(sides[0][:, :Ls], sides[1][:, :Lt], sides[2][:, :Lt], batch.tokens)
-
-
-def replayed_rows(config: Config, length: int) -> int:
-    """The most sentences of a micro-batch whose longest has this length."""
-    return -(-(config.data.batch_tokens // length) // config.trainer.accumulate)
 
 
 def padded(tokens: Tokens, indexes: np.ndarray) -> np.ndarray:
@@ -146,8 +151,10 @@ class TrainStream:
     (`data.batches`) must depend only on what its methods are given: on the epoch, or on the generator of a batch.
     """
 
+    consecutive = False  # whether row b of each batch goes on where row b of the batch before has ended, or begins anew
+
     def __init__(self, split: Split, tokenizer: Tokenizer, config: Config, rank: int = 0, world: int = 1):
-        self.split, self.tokenizer, self.config, self.rank, self.world = split, tokenizer, config, rank, world
+        self._seen, self.tokenizer, self.config, self.rank, self.world = split, tokenizer, config, rank, world
         self.done = 0  # micro-batches
         self.epoch, self.first_step = 0, 0  # the epoch of the last batch, and the step that began it, from 0
 
@@ -161,6 +168,8 @@ class TrainStream:
             while step >= self.first_step + len(batches):
                 self.epoch, self.first_step = self.epoch + 1, self.first_step + len(batches)
                 split, batches = self._planned()
+            if not part:
+                self.at_step(step + 1, self.config.steps)
             self.done += 1
             yield self._micro(split, batches[step - self.first_step], step, part)
 
@@ -170,17 +179,15 @@ class TrainStream:
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.done, self.epoch, self.first_step = state["done"], state["epoch"], state["first_step"]
 
-    def largest_shape(self) -> tuple[int, int]:
-        """Rows and length such that no micro-batch of `replayed_rows` is longer, or has more tokens in all."""
-        data, sides = self.config.data, (self.split.source, self.split.target)
-        longest = max(int(side.lengths_with_special.max()) for side in sides)
-        longest = min(longest, data.max_length, data.batch_tokens)
-        tokens = max(length * replayed_rows(self.config, length) for length in range(1, longest + 1))
-        return -(-tokens // longest), longest
+    @cached_property
+    def split(self) -> Split:
+        """The training pairs as tokens: whole lines, also where the model sees them in pieces."""
+        return self._seen if self._seen.target.ends is None else Split.of_targets(self._seen.target.whole())
 
     def epoch_split(self, epoch: int) -> Split:
-        """The training pairs as tokens, in an epoch from 0. A derived class may give the same pairs other tokens."""
-        return self.split
+        """The training pairs as tokens, in an epoch from 0. A derived class may give those of `split` other tokens,
+        which are cut as these."""
+        return self._seen
 
     def epoch_batches(self, split: Split, epoch: int) -> list[np.ndarray]:
         """The global batches of an epoch in their order, each as indexes of pairs of `split`."""
@@ -188,11 +195,22 @@ class TrainStream:
         return token_batches(*sides, data.batch_tokens, data.max_length, self.config.seed, epoch)
 
     def changed(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch as it is trained on, with as many target tokens as before. generator: gives random numbers."""
+        """The batch as it is trained on, with as many target tokens as before. generator: gives random numbers.
+
+        A derived class may also take `step`, from 1, such as for a noise that grows.
+        """
         return batch
 
+    def at_step(self, step: int, steps: int) -> None:
+        """Called before the batch of each step is made, 1 to steps."""
+
     def _planned(self) -> tuple[Split, list[np.ndarray]]:
-        split = self.epoch_split(self.epoch)
+        split, seen = self.epoch_split(self.epoch), self._seen
+        if split is not seen and seen.target.ends is not None:
+            if len(split.target) != len(self.split.target):
+                rule = f"must return the {len(self.split.target):,} lines of split, but returns {len(split.target):,}"
+                raise InputError(f"data.batches = {self.config.data.batches.path}: epoch_split {rule}; return them all")
+            split = Split.of_targets(split.target.cut_as(seen.target, self.config.data.longest))
         return split, self.epoch_batches(split, self.epoch)
 
     def _micro(self, split: Split, batch: np.ndarray, step: int, part: int) -> Batch:
@@ -200,8 +218,14 @@ class TrainStream:
         share = batch[part * self.world + self.rank :: self.world * self.config.trainer.accumulate]
         micro = collate(split, share) if len(share) else nothing_to_predict(split, batch)
         seed = np.random.SeedSequence((self.config.seed, step, part, self.rank)).generate_state(1, np.uint64)
-        micro = self.changed(micro, torch.Generator().manual_seed(int(seed[0])))
-        if not isinstance(micro, Batch):
-            rule = f"changed must return a Batch, but returns {type(micro).__name__}"
-            raise InputError(f"data.batches = {self.config.data.batches.path}: {rule}; return the batch")
-        return micro._replace(tokens=int(split.target.lengths_with_special[batch].sum()))
+        given = {"step": step + 1} if "step" in inspect.signature(self.changed).parameters else {}
+        changed = self.changed(micro, torch.Generator().manual_seed(int(seed[0])), **given)
+        place = f"data.batches = {self.config.data.batches.path}"
+        if not isinstance(changed, Batch):
+            rule = f"changed must return a Batch, but returns {type(changed).__name__}"
+            raise InputError(f"{place}: {rule}; return the batch")
+        before, after = (int((side.target_out != PAD).sum()) for side in (micro, changed))
+        if before != after:
+            rule = f"changed must leave as many target tokens as there were, {before}, but leaves {after}"
+            raise InputError(f"{place}: {rule}; leave sentences out in epoch_batches, and tokens in epoch_split")
+        return changed._replace(tokens=int(split.target.count(batch).sum()))

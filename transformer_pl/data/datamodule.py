@@ -4,16 +4,8 @@ import lightning as L
 from torch.utils.data import DataLoader
 
 from transformer_pl.config import Config
-from transformer_pl.config.components import build
-from transformer_pl.data.batches import (
-    Batch,
-    TrainStream,
-    collate,
-    eval_batches,
-    nothing_to_predict,
-    padded_batch,
-    replayed_rows,
-)
+from transformer_pl.config.components import build, carrying
+from transformer_pl.data.batches import Batch, TrainStream, batches_in_order, collate, eval_batches, nothing_to_predict
 from transformer_pl.data.prepared import Prepared
 
 
@@ -31,29 +23,21 @@ class DataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader:
         """This rank's batches of the validation set. Every rank has the same number, as some strategies require."""
-        split = self.prepared.split("val")
-        batches = eval_batches(
-            split.source.lengths_with_special, split.target.lengths_with_special, self.config.trainer.eval_tokens
-        )
+        split, tokens = self.prepared.split("val"), self.config.trainer.eval_tokens
         rank, world = self._rank_and_world
-        share = [collate(split, indexes) for indexes in batches[rank::world]]
-        if len(share) < -(-len(batches) // world):
-            share.append(nothing_to_predict(split, batches[0]))
+        if carrying(self.config.model):
+            shares = [batches_in_order(split.target, tokens, one, world) for one in range(world)]
+        else:
+            batches = eval_batches(split.source.lengths_with_special, split.target.lengths_with_special, tokens)
+            shares = [batches[one::world] for one in range(world)]
+        share = [collate(split, indexes) for indexes in shares[rank]]
+        missing = max(map(len, shares)) - len(share)
+        share += [nothing_to_predict(split, shares[0][0]) for _ in range(missing)]
         return DataLoader(share, batch_size=None)  # type: ignore[arg-type]  # a list is a dataset, too
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Put the batch into pinned memory, so that training need not wait for its copy to a GPU.
-
-        If the module `replays` its steps as CUDA graphs, both sides are first padded to one length L, and the batch to
-        as many rows as a batch of length L can have. So few shapes occur: 11 at scale demo and 207 at wmt14, where
-        there were 15 and 2,774.
-        """
-        if self.trainer is None:
-            return batch
-        if self.trainer.training and getattr(self.trainer.lightning_module, "replays", False):
-            L = max(batch.source.shape[1], batch.target_in.shape[1])
-            batch = padded_batch(batch, rows=max(replayed_rows(self.config, L), len(batch.source)), length=L)
-        if self.trainer.strategy.root_device.type == "cpu":
+        """Put the batch into pinned memory, so that training need not wait for its copy to a GPU."""
+        if self.trainer is None or self.trainer.strategy.root_device.type == "cpu":
             return batch
         source, target_in, target_out, tokens = batch
         return Batch(source.pin_memory(), target_in.pin_memory(), target_out.pin_memory(), tokens)

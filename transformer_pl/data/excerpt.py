@@ -1,6 +1,7 @@
 """A dataset of a few sentences of a text, for a training that only tries whether it runs."""
 
 import itertools
+from contextlib import suppress
 from pathlib import Path
 
 from transformer_pl.config import ALL_PAIRS, Data
@@ -22,19 +23,21 @@ def write_excerpt(data: Data, runs: Path, folder: Path) -> tuple[Tokenizer, list
 
     Returns the tokenizer that has made the tokens, and the pairs.
     """
+    data = data.model_copy(update={"sets": ()})
     corpus = open_corpus(data)
     prepared = prepared_dataset(data, runs, corpus)
     pairs = {name: _few_pairs(name, count, data, corpus, prepared) for name, count in SENTENCES.items()}
     if prepared.is_counted():
-        learned = Learned(prepared.tokenizer, (prepared.folder / "tokenizer.model").read_bytes())
+        learned = Learned.of(prepared)
     else:  # a vocabulary that so few sentences allow
         least = FIXED + len(set(itertools.chain.from_iterable(itertools.chain.from_iterable(pairs["train"]))))
         enough = max(least, min(data.vocab_size, least + MERGES))
-        few_tokens, many = (data.model_copy(update={"vocab_size": size}) for size in (enough, 2 * enough))
-        try:
-            learned = learn_tokenizer(few_tokens, lambda: pairs["train"])
-        except InputError:  # it may have a vocabulary for each language
-            learned = learn_tokenizer(many, lambda: pairs["train"])
+        for size in (enough, 2 * enough):  # it may have a vocabulary for each language
+            with suppress(InputError):
+                learned = learn_tokenizer(data.model_copy(update={"vocab_size": size}), lambda: pairs["train"])
+                break
+        else:
+            learned = learn_tokenizer(data, lambda: pairs["train"])  # whose error names the number that was written
     (folder / "data").mkdir()
     data = data.model_copy(update={"vocab_size": len(learned.tokenizer)} | ALL_PAIRS)
     few = Corpus({}, "the sentences of a rehearsal", lambda name: iter(pairs[name]))

@@ -5,6 +5,7 @@ turns a JSON text such as 2021-01-01 into a date.
 """
 
 import gzip
+import html
 import itertools
 import json
 import os
@@ -15,15 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config import Data
-from transformer_pl.data.selection import choose_splits
+from transformer_pl.config import Data, TestSet
+from transformer_pl.data.selection import BEGINNINGS, choose_splits
 from transformer_pl.runtime.digests import file_digest
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.files import reading
-from transformer_pl.task import Corpus, Pair
+from transformer_pl.task import SPLITS, Corpus, Pair, PairOfDocument, by_blank, of_document
 
 TABLES = ("tsv", "json", "jsonl", "parquet")  # endings of files that hold both languages
 TEXT = "txt"  # the ending of files of texts alone, without a source
+DOCUMENT_COLUMN = "document"  # the column of a table that says of which document a row is
 TEXT_COLUMN = "text"  # the column of such texts in a table, if no column has the name of the language
 REMEDY = "fix the file or its permissions"
 SplitFiles = dict[str, dict[str, list[Path]]]  # by split and ending
@@ -35,7 +37,7 @@ def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Co
 
     has_source: False reads texts alone: from plain text (.txt), a column of a table, or the target language of pairs.
     """
-    forms = [(data.source, data.target), *((table,) for table in TABLES)]
+    forms = [(data.source, data.target), *((table,) for table in TABLES), _sgm_endings(data)]
     if not has_source:
         forms += [(TEXT,), (data.target,)]
     described, splits = split_files(folder, data, forms)
@@ -43,24 +45,56 @@ def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Co
         target = data.target
         splits = {split: {target: of[target]} if target in of else of for split, of in splits.items()}
 
-    def pairs(split: str) -> Iterator[Pair]:
-        files = splits[split]
-        if has_source and data.source in files:
-            return itertools.chain.from_iterable(map(_text_pairs, files[data.source], files[data.target]))
-        ((ending, paths),) = files.items()
-        if ending not in TABLES:
-            return (("", line) for line in itertools.chain.from_iterable(map(lines, paths)))
-        return itertools.chain.from_iterable(_table_pairs(path, ending, data, has_source) for path in paths)
+    heading = _heading([files["tsv"][0] for files in splits.values() if files.keys() == {"tsv"}], data)
+    if heading is not None:
+        described += f", whose first line `{shown(heading)}` is a heading"
 
-    return Corpus({"files": digests(splits)}, described, pairs)
+    before = _states(splits)
+    fingerprint = {"files": digests(splits)} | ({} if heading is None else {"heading": heading})
+    return Corpus(
+        fingerprint,
+        described,
+        lambda split: _pairs(splits[split], data, has_source, heading),
+        is_unchanged=lambda: _states(splits) == before,
+    )
 
 
-def _table_pairs(path: Path, ending: str, data: Data, has_source: bool) -> Iterator[Pair]:
+def _sgm_endings(data: Data) -> tuple[str, str]:
+    """The endings of a set in WMT's files."""
+    return f"src.{data.source}.sgm", f"ref.{data.target}.sgm"
+
+
+def _pairs(files: dict[str, list[Path]], data: Data, has_source: bool, heading: str | None) -> Iterator[Pair]:
+    """The pairs of a split. files: by ending."""
+    joined = itertools.chain.from_iterable
+    if has_source and data.source in files:
+        return by_blank(joined(map(_text_pairs, files[data.source], files[data.target])))
+    if len(files) == 2:
+        pairs = joined(map(_sgm_pairs, *(files[ending] for ending in _sgm_endings(data))))
+        return pairs if has_source else (of_document(("", pair[1]), pair.document) for pair in pairs)
+    ((ending, paths),) = files.items()
+    if ending not in TABLES:
+        return by_blank(("", line) for line in joined(map(lines, paths)))
+    return joined(_table_pairs(path, ending, data, has_source, heading) for path in paths)
+
+
+def _heading(files: Sequence[Path], data: Data) -> str | None:
+    """The first line of a tsv file of each set, where it is the same in all sets but does not name the languages."""
+    if isinstance(data, TestSet):
+        return data.heading
+    first, *others = [next(lines(path), "") for path in files] or [""]
+    names_languages = sorted(first.split("\t")) == sorted([data.source, data.target])
+    is_heading = first and len(files) == len(SPLITS) and {*others} == {first} and not names_languages
+    return first if is_heading else None
+
+
+def _table_pairs(path: Path, ending: str, data: Data, has_source: bool, heading: str | None) -> Iterator[Pair]:
     """The pairs of the rows of a table."""
-    readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {"tsv": partial(_tsv, data), "parquet": _parquet}
+    tsv = partial(_tsv, data, heading)
+    readers: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {"tsv": tsv, "parquet": _parquet}
     with reading(path, REMEDY):
         for place, row in readers.get(ending, _json)(path):
-            yield pair_of(row, data, f"{path} {place}", has_source)
+            yield of_document(pair_of(row, data, f"{path} {place}", has_source), document_of(row))
 
 
 def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]) -> tuple[str, SplitFiles]:
@@ -73,7 +107,9 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     folder = Path(os.path.expanduser(folder))
     found = _found_files(folder, itertools.chain.from_iterable(forms))
     whole = ", or ".join(" and ".join(f".{ending}" for ending in form) for form in forms)
-    chosen = choose_splits(sorted(found), data, f"folder {folder}", f", without its ending, which must be {whole}")
+    there = _check_form(folder, data, forms, found)
+    hint = f", without its ending, which must be {whole}"
+    chosen = choose_splits(sorted(found), data, f"folder {folder}", hint, there)
 
     def files_of(role: str) -> dict[str, list[Path]]:
         files = {ending: sorted(parts) for ending, parts in sorted(found[chosen[role]].items())}
@@ -90,18 +126,39 @@ def split_files(folder: str | Path, data: Data, forms: Sequence[tuple[str, ...]]
     return f"folder {folder} ({', '.join(chosen.values())})", collect_errors(files_of, chosen)
 
 
+def _check_form(folder: Path, data: Data, forms: Sequence[tuple[str, ...]], splits: Iterable[str]) -> list[str]:
+    """What a folder holds. Raises an InputError for one of another form, unless the keys name its splits.
+
+    splits: those that have been found.
+    """
+    there = sorted(f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir())
+    first, *others = data.splits
+    is_usual = any(split.startswith(BEGINNINGS[first]) for split in splits)
+    if there and not is_usual and not any(getattr(data, role) for role in data.splits):
+        names = ", or ".join(" and ".join(f"{first}.{ending}" for ending in form) for form in forms)
+        rule = f"must hold {names}{', and the same of val and test' if others else ''}"
+        raise InputError(f"folder {folder}: {rule}, but holds {shown(', '.join(there))}; convert or rename them")
+    return there
+
+
 def _found_files(folder: Path, endings: Iterable[str]) -> dict[str, dict[str, list[tuple[int, int, Path]]]]:
     """By split and ending, the files of a folder: which part each is, of how many, and its path."""
     if not folder.is_dir():
-        raise InputError(f"folder {folder}: is no folder; give that of the dataset with data.path=FOLDER")
+        raise InputError(f"folder {folder}: is no folder; give that of the dataset")
     ending = "|".join(map(re.escape, sorted(endings, key=len, reverse=True)))
     part = r"-(?P<part>\d+)-of-(?P<parts>\d+)"
-    name = re.compile(rf"(?P<split>.+?)({part})?\.(?P<ending>{ending})((?<!parquet)\.gz)?")
+    name = re.compile(rf"(?P<split>.+?)({part})?(\.|-(?=(src|ref)\.))(?P<ending>{ending})((?<!parquet)\.gz)?")
     found: dict[str, dict[str, list[tuple[int, int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for path in folder.iterdir():
         if match := name.fullmatch(path.name):
             found[match["split"]][match["ending"]].append((int(match["part"] or 0), int(match["parts"] or 1), path))
     return found
+
+
+def _states(splits: SplitFiles) -> list[tuple[int, ...]]:
+    """What changes when a file is written or exchanged, though it be put back."""
+    found = (path.stat() for files in splits.values() for paths in files.values() for path in paths if path.exists())
+    return [(state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns) for state in found]
 
 
 def digests(splits: SplitFiles) -> dict[str, list[str]]:
@@ -139,8 +196,29 @@ def _text_pairs(source: Path, target: Path) -> Iterator[Pair]:
         yield pair
 
 
-def _tsv(data: Data, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield each row with its place. A first line with the names of the languages says which comes first."""
+def _sgm_pairs(source: Path, target: Path) -> Iterator[PairOfDocument]:
+    """Yield the segments of two files of WMT in pairs, with the documents of the first."""
+    for pair in itertools.zip_longest(_segments(source), _segments(target)):
+        if None in pair:
+            raise InputError(f"{source}, {target}: must have equally many segments, but have not; align the files")
+        yield of_document((pair[0][1], pair[1][1]), pair[0][0])
+
+
+def _segments(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each segment with the number of its document. A newline in a segment becomes a blank."""
+    document = 0
+    for tag in re.finditer(r"(?is)<doc\b[^>]*>|<seg\b[^>]*>(.*?)</seg>", "\n".join(lines(path))):
+        if tag[1] is None:
+            document += 1
+        else:
+            yield document, html.unescape(tag[1]).replace("\n", " ").strip()
+
+
+def _tsv(data: Data, heading: str | None, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each row with its place. A first line with the names of the languages says which comes first.
+
+    heading: any other first line that is no row.
+    """
     names = [data.source, data.target]
     for number, line in enumerate(lines(path), start=1):
         cells = line.split("\t")
@@ -149,7 +227,7 @@ def _tsv(data: Data, path: Path) -> Iterator[tuple[str, Any]]:
             raise InputError(f"{path} line {number}: {rule}, but has {len(cells) - 1}: {shown(line)}; correct it")
         if number == 1 and sorted(cells) == sorted(names):
             names = cells
-        else:
+        elif number > 1 or line != heading:
             yield f"line {number}", dict(zip(names, cells, strict=True))
 
 
@@ -175,6 +253,12 @@ def _json(path: Path) -> Iterator[tuple[str, Any]]:
             except ValueError as error:
                 raise InputError(f"{path} line {number}: must be JSON, but: {error}; correct it") from None
             yield f"line {number}", row
+
+
+def document_of(row: Any) -> Any:
+    """What says of which document a row is; None: not known."""
+    found = row.get(DOCUMENT_COLUMN) if isinstance(row, dict) else None
+    return None if found is None else str(found)
 
 
 def pair_of(row: Any, data: Data, place: str, has_source: bool = True) -> Pair:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from transformer_pl.config import Data
-from transformer_pl.data.files import ROWS_AT_ONCE, folder_corpus, pair_of
+from transformer_pl.data.files import ROWS_AT_ONCE, document_of, folder_corpus, pair_of
 from transformer_pl.data.selection import choose_splits
 from transformer_pl.runtime.environment import why_unreachable
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.task import SPLITS, Corpus, Pair
+from transformer_pl.task import SPLITS, Corpus, Pair, of_document
 
 CONVERTED = "refs/convert/parquet"  # a branch
 LOCAL_COPIES = "TRANSFORMER_PL_DATA"  # environment variable: a folder with copies of the hub's datasets
@@ -42,7 +42,8 @@ def hub_corpus(data: Data, has_source: bool = True) -> Corpus:
         dataset, names = load()
         place = f"dataset {data.hub} {names[split]} row"
         rows = itertools.chain.from_iterable(table.to_pylist() for table in dataset[names[split]].iter(ROWS_AT_ONCE))
-        return (pair_of(row, data, f"{place} {number}", has_source) for number, row in enumerate(rows, start=1))
+        pairs = ((row, pair_of(row, data, f"{place} {number}", has_source)) for number, row in enumerate(rows, start=1))
+        return (of_document(pair, document_of(row)) for row, pair in pairs)
 
     splits = {role: getattr(data, role) for role in SPLITS}
     fingerprint = {"hub": data.hub, "subset": data.subset, "commit": commit, "splits": splits}

@@ -5,21 +5,23 @@ The id is a hash of the corpus and of the tokenizer's settings, so a folder is n
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from filelock import FileLock
 
 from transformer_pl.config import ALL_PAIRS, Data
-from transformer_pl.data.prepared import SIDES, Prepared, token_type
-from transformer_pl.data.selection import Counts, OnProgress, count_pairs, used_pairs
+from transformer_pl.data.prepared import SIDES, TOKENIZER, Prepared, token_type
+from transformer_pl.data.selection import Counts, OnProgress, count_pairs, used_documents, used_pairs
 from transformer_pl.data.tokenizer import Tokenizer, build_tokenizer, tokenizer_settings
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_json
+from transformer_pl.runtime.files import link, write_json
 from transformer_pl.runtime.signals import component_code
-from transformer_pl.task import EVALUATION, Corpus, Pair, open_corpus, task_of
+from transformer_pl.task import Corpus, Pair, open_corpus, task_of, training_fingerprint
 
 TOKENIZING = 2  # raised whenever the same sentences would give other tokens
 CHUNK = 10_000  # pairs in memory at a time
@@ -32,10 +34,15 @@ class Learned(NamedTuple):
     tokenizer: Tokenizer
     model: bytes
 
+    @classmethod
+    def of(cls, prepared: Prepared) -> "Learned":
+        """The tokenizer of a prepared dataset."""
+        return cls(prepared.tokenizer, (prepared.folder / TOKENIZER).read_bytes())
+
 
 def prepared_in(folder: Path, data: Data) -> Prepared:
     """The prepared dataset of a folder, as a training with these keys reads it."""
-    return Prepared(folder, None if task_of(data).has_source else data.longest)
+    return Prepared(folder, None if task_of(data).has_source else data.longest, data.pieces == "joined")
 
 
 def prepared_dataset(data: Data, runs: Path, corpus: Corpus) -> Prepared:
@@ -49,10 +56,16 @@ def fingerprint_id(data: Data, corpus: Corpus) -> str:
     return value_digest(identity, 16)
 
 
+def _training_id(fingerprint: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """A hash of what decides on the tokens of a corpus but for its test set."""
+    return value_digest({"fingerprint": training_fingerprint(fingerprint), "settings": settings}, 16)
+
+
 def _settings(data: Data) -> dict[str, Any]:
     """What decides on the tokens of a corpus."""
     settings = {"tokenizing": TOKENIZING, "vocab_size": data.vocab_size, "source": data.source, "target": data.target}
     chosen = {key: value for key in ALL_PAIRS if (value := getattr(data, key))}
+    chosen |= {"pieces": data.pieces} if data.pieces != "apart" else {}
     return settings | chosen | tokenizer_settings(data)
 
 
@@ -73,6 +86,8 @@ def prepare(
             remedy = "make room, or choose another folder with --runs"
             place = prepared.folder.parent
             raise InputError(f"{place}: cannot be written: {error.strerror or error}; {remedy}") from None
+    for name in data.evaluated:  # `data` may say another score than when this was prepared
+        task_of(data).check_references(data, prepared.text(name)[1])
     shortest = prepared.split("train").longer.min()
     if shortest > data.longest:
         keys = f"data.max_length = {data.max_length}, data.batch_tokens = {data.batch_tokens}"
@@ -93,6 +108,9 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
                 shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
                 unfinished.mkdir()
                 _write_all(unfinished, data, corpus, on_progress)
+                if not corpus.is_unchanged():
+                    rule = "must not change while it is prepared, but has changed; start the same command again"
+                    raise InputError(f"{corpus.description}: {rule}")
                 unfinished.rename(folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -100,10 +118,36 @@ def _make(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> 
 
 
 def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress) -> None:
-    """Write all files of a prepared dataset, after the corpus has been read once to find mistakes in it."""
+    """Write all files of a prepared dataset, after the corpus has been read once to find mistakes in it.
+
+    From a dataset that differs in its test set alone, the tokens of the others are taken.
+    """
     splits = count_pairs(corpus, data, on_progress)
-    on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
-    write_tokens(folder, data, corpus, learn_vocabulary(data, corpus, splits["train"]["pairs"]), splits, on_progress)
+    if same := with_same_training(folder.parent, data, corpus):
+        learned = Learned.of(same)
+        for name in ("train", "val"):
+            splits[name] = same.meta["splits"][name]
+            for path in same.folder.glob(f"{name}.*"):
+                link(path, folder / path.name)
+    else:
+        on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)
+        learned = learn_vocabulary(data, corpus, splits["train"]["pairs"])
+    write_tokens(folder, data, corpus, learned, splits, on_progress)
+    for name in ("train", *data.evaluated) if data.pieces == "joined" else data.evaluated:
+        documents, path = used_documents(name, corpus, data), folder / f"{name}.documents"
+        if documents and not path.exists():
+            path.write_bytes(np.array(documents, np.int32).tobytes())
+
+
+def with_same_training(folders: Path, data: Data, corpus: Corpus) -> Prepared | None:
+    """A prepared dataset that differs from that of a corpus in its test set alone; None where none can be read."""
+    wanted = _training_id(corpus.fingerprint, _settings(data))
+    for path in sorted(folders.glob("[!.]*/meta.json")):
+        prepared = prepared_in(path.parent, data)
+        with suppress(InputError):
+            if _training_id(prepared.meta["fingerprint"], prepared.meta["settings"]) == wanted:
+                return prepared
+    return None
 
 
 def learn_vocabulary(data: Data, corpus: Corpus, count: int) -> Learned:
@@ -141,10 +185,12 @@ def write_tokens(
     splits: by split, the counts of pairs. The counts of tokens are added to them.
     on_progress: called with what is being done, how much is done, and how much there is.
     """
-    (folder / "tokenizer.model").write_bytes(learned.model)
+    (folder / TOKENIZER).write_bytes(learned.model)
     total = sum(counts["pairs"] for counts in splits.values())
     done = 0
     for name, counts in splits.items():
+        if (folder / f"{name}.target.lengths").exists():
+            continue  # they are those of another dataset
         pairs = used_pairs(name, corpus, data)
         while chunk := list(itertools.islice(pairs, CHUNK)):
             on_progress("encoding the dataset", done, total)
@@ -154,7 +200,7 @@ def write_tokens(
                 counts[f"{side}_pieces"] = counts.get(f"{side}_pieces", 0) + len(tokens.flat)
                 _append(folder / f"{name}.{side}.tokens", tokens.flat.astype(token_type(data.vocab_size)).tobytes())
                 _append(folder / f"{name}.{side}.lengths", tokens.lengths.tobytes())
-                if name in EVALUATION:
+                if name != "train":
                     _append(folder / f"{name}.{side}.txt", "".join(f"{line}\n" for line in sentences).encode())
     meta = {"corpus": corpus.description, "fingerprint": corpus.fingerprint, "settings": _settings(data)}
     write_json(folder / "meta.json", meta | {"splits": splits})

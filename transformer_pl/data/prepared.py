@@ -15,10 +15,11 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from transformer_pl.data.tokenizer import Tokenizer, load_tokenizer
-from transformer_pl.data.tokens import Split, Tokens
+from transformer_pl.data.tokens import Split, Tokens, Windows
 from transformer_pl.runtime.files import parse_json, reading
 
 SIDES = ("source", "target")
+TOKENIZER = "tokenizer.model"
 
 
 @with_config(ConfigDict(strict=True))
@@ -37,6 +38,7 @@ class Prepared:
 
     folder: Path
     longest: int | None = None  # targets with more tokens are cut into pieces of this length; None: none is cut
+    joined: bool = False  # whether the lines of a document are joined before
 
     @cached_property
     def meta(self) -> dict[str, Any]:
@@ -50,7 +52,7 @@ class Prepared:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        with self._reading("tokenizer.model") as path:
+        with self._reading(TOKENIZER) as path:
             return load_tokenizer(self.meta["settings"], path.read_bytes())
 
     @property
@@ -63,11 +65,10 @@ class Prepared:
 
     def split(self, name: str) -> Split:
         """The tokens of a split. Where targets are cut, each piece has a source of its own, which is empty."""
-        source, target = (self._tokens(name, side) for side in SIDES)
         if self.longest is None:
+            source, target = (self._tokens(name, side) for side in SIDES)
             return Split(source, target)
-        target = target.in_pieces(self.longest)
-        return Split(Tokens.of(source.flat, np.zeros(len(target), np.int64)), target)
+        return Split.of_targets(self.windows(name).pieces if self.joined else self.in_pieces(name))
 
     def text(self, name: str) -> tuple[list[str], list[str]]:
         """The raw sentences of `val` or `test` in the order of the arrays: sources and targets."""
@@ -76,6 +77,29 @@ class Prepared:
             with self._reading(f"{name}.{side}.txt") as path:
                 sides.append(path.read_bytes().decode().split("\n")[:-1])
         return sides[0], sides[1]
+
+    def in_pieces(self, name: str) -> Tokens:
+        """The lines of a split, each cut into pieces of its own."""
+        return self._tokens(name, "target").in_pieces(self.longest or 0)
+
+    def windows(self, name: str, stride: int | None = None) -> Windows:
+        """The documents of a split, or its lines where these are not joined, in pieces: see `Tokens.windows`."""
+        target = self._tokens(name, "target")
+        lengths, documents = target.lengths_with_special, self._documents(name) if self.joined else None
+        if documents is not None:
+            lengths = np.add.reduceat(lengths, np.flatnonzero(np.diff(documents, prepend=-1)))
+        return target.windows(lengths, self.longest or 0, stride)
+
+    def documents(self, name: str) -> list[int] | None:
+        """The document of each sentence of an evaluated set, from 0; None where fewer than two are known."""
+        documents = self._documents(name)
+        return None if documents is None or not documents.any() else documents.tolist()
+
+    def _documents(self, name: str) -> np.ndarray | None:
+        if not (self.folder / f"{name}.documents").exists():
+            return None
+        with self._reading(f"{name}.documents") as path:
+            return np.fromfile(path, np.int32)
 
     def _tokens(self, name: str, side: str) -> Tokens:
         dtype = token_type(self.meta["settings"]["vocab_size"])

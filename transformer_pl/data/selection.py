@@ -9,9 +9,9 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
-from transformer_pl.config import Data
+from transformer_pl.config import Data, TestSet
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
-from transformer_pl.task import EVALUATION, SPLITS, Corpus, Pair, task_of
+from transformer_pl.task import Corpus, Pair, task_of
 
 COUNTED_EVERY = 10_000  # pairs between two reports of progress
 BEGINNINGS = {"train": ("train",), "val": ("val", "dev"), "test": ("test",)}
@@ -41,6 +41,13 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
             yield pair
 
 
+def used_documents(name: str, corpus: Corpus, data: Data) -> list[int] | None:
+    """The document of each used pair of a split, from 0; None where they are not known."""
+    documents = [getattr(pair, "document", None) for pair in used_pairs(name, corpus, data)]
+    numbers = {document: number for number, document in enumerate(dict.fromkeys(documents))}
+    return None if None in numbers else [numbers[document] for document in documents]
+
+
 def _is_short(pair: Pair, data: Data) -> bool:
     """Whether no sentence has more words than `data.max_words` allows."""
     return data.max_words is None or all(len(sentence.split()) <= data.max_words for sentence in pair)
@@ -48,21 +55,23 @@ def _is_short(pair: Pair, data: Data) -> bool:
 
 def count_pairs(corpus: Corpus, data: Data, on_progress: OnProgress) -> dict[str, Counts]:
     """Read a whole dataset and count the pairs of each split. Raises an InputError for a mistake in it."""
-    splits: dict[str, Counts] = {name: {"pairs": 0} for name in SPLITS}
-    unseen = {name: Counter[Pair]() for name in EVALUATION}  # evaluation pairs that no training pair read so far equals
-    for name in (*EVALUATION, "train"):
+    splits: dict[str, Counts] = {name: {"pairs": 0} for name in ("train", *data.evaluated)}
+    unseen = {name: Counter[Pair]() for name in data.evaluated}  # pairs that no training pair read so far equals
+    for name in (*data.evaluated, "train"):
         counts = splits[name]
         for number, pair in enumerate(used_pairs(name, corpus, data, counts)):
             if number % COUNTED_EVERY == 0:
                 on_progress("reading the dataset", number, None)
             if name == "train":
-                for one in EVALUATION:
-                    unseen[one].pop(pair, None)
+                for pairs in unseen.values():
+                    pairs.pop(pair, None)
             else:
                 unseen[name][pair] += 1
-                counts["equal"] = counts.get("equal", 0) + (pair[0] == pair[1])
+                counts["equal"] = counts.get("equal", 0) + bool(pair[0].strip() and pair[0] == pair[1])
         _check_counts(name, counts, corpus, data)
-    for name in EVALUATION:
+        if name in unseen:
+            task_of(data).check_references(data, (target for _, target in unseen[name].elements()))
+    for name in unseen:
         splits[name]["seen"] = splits[name]["pairs"] - unseen[name].total()
     return splits
 
@@ -82,18 +91,20 @@ def _check_counts(name: str, counts: Counts, corpus: Corpus, data: Data) -> None
 def leaks(counts: dict[str, Counts], unit: str) -> list[str]:
     """A sentence for each kind of evaluation pairs that make a score look too good. unit: what a pair is called."""
     sentences = []
-    for name in EVALUATION:
+    for name, of_set in counts.items():
         for leak, what in LEAKS.items():
-            if count := counts[name].get(leak, 0):
-                of_all = f"{count:,} of the {counts[name]['pairs']:,} {name} {unit}s"
+            if count := of_set.get(leak, 0):
+                of_all = f"{count:,} of the {of_set['pairs']:,} {name} {unit}s"
                 sentences.append(f"{of_all} are {what.format(unit=unit)}")
     return sentences
 
 
-def choose_splits(names: Collection[str], data: Data, place: str, hint: str = "") -> dict[str, str]:
+def choose_splits(
+    names: Collection[str], data: Data, place: str, hint: str = "", there: Collection[str] = ()
+) -> dict[str, str]:
     """Return the name of each split: the name in `data`, or else the only one with the usual beginning.
 
-    hint: what an error message adds about names.
+    hint: what an error message adds about names. there: what it says is there in place of `names`.
     """
 
     def choose(role: str) -> str:
@@ -102,7 +113,8 @@ def choose_splits(names: Collection[str], data: Data, place: str, hint: str = ""
         if len(candidates) == 1:
             return candidates[0]
         rule = f"named {wanted}" if wanted else f"that begins with {' or '.join(BEGINNINGS[role])}"
-        holds = shown(", ".join(candidates or names) or "nothing")
-        raise InputError(f"{place}: must hold one split {rule}, but holds {holds}; name it with data.{role}=NAME{hint}")
+        remedy = "name it as FOLDER:NAME" if isinstance(data, TestSet) else f"name it with data.{role}=NAME"
+        holds = shown(", ".join(candidates or there or names) or "nothing")
+        raise InputError(f"{place}: must hold one split {rule}, but holds {holds}; {remedy}{hint}")
 
-    return collect_errors(choose, SPLITS)
+    return collect_errors(choose, data.splits)

@@ -10,6 +10,7 @@ import io
 import itertools
 import re
 from abc import ABC, abstractmethod
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index
@@ -19,7 +20,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_pl.config import BOS, EOS, PAD, UNK, Component, Data, custom_components
-from transformer_pl.config.component_sources import source_digests
+from transformer_pl.config.component_sources import Code, source_digests
 from transformer_pl.config.components import build_derived
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.data.tokens import Tokens
@@ -27,6 +28,8 @@ from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.signals import component_code
 
 BYTES = 256  # tokens that stand for single bytes
+BLANK = "▁"  # sentencepiece's sign for a blank
+LONG = 2**14  # characters of a sentence that is encoded in parts
 FIXED = 4 + BYTES  # tokens that every vocabulary holds; the characters of the sentences come on top
 
 
@@ -117,19 +120,21 @@ def tokenizer_settings(data: Data) -> dict[str, Any]:
     """
     if "tokenizer" not in custom_components(data):
         return {}
-    digests = {"code": _code_digest(data), "content": build_tokenizer(data.tokenizer).content()}
+    digests = {"code": _code(data), "content": build_tokenizer(data.tokenizer).content()}
     return {"tokenizer": data.tokenizer.model_dump() | digests | {"files": file_contents(data.tokenizer, 0)}}
 
 
-def _code_digest(data: Data) -> str:
-    return source_digests({"tokenizer": data.tokenizer}).get("tokenizer", "")
+def _code(data: Data) -> Code | None:
+    return source_digests({"tokenizer": data.tokenizer}).get("tokenizer")
 
 
-def tokenizer_digest(data: Data) -> dict[str, str]:
-    """A digest of the code and the content of a tokenizer. Empty for a tokenizer of the core that has no content."""
-    settings = tokenizer_settings(data).get("tokenizer", {"code": "", "content": ""})
-    digest = settings["code"] + settings["content"]
-    return {"tokenizer": digest} if digest else {}
+def tokenizer_digest(data: Data) -> dict[str, Code]:
+    """The code and the content of a tokenizer. Empty for a tokenizer of the core that has no content."""
+    settings = tokenizer_settings(data).get("tokenizer", {})
+    code, content = settings.get("code"), settings.get("content")
+    if content:
+        code = {"content": content} | (code if isinstance(code, dict) else {})
+    return {"tokenizer": code} if code else {}
 
 
 def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
@@ -137,7 +142,7 @@ def load_tokenizer(settings: dict[str, Any], model: bytes) -> Tokenizer:
     data = Data()
     if custom := settings.get("tokenizer"):
         data = Data(tokenizer=Component(path=custom["path"], options=custom["options"]))
-        if _code_digest(data) != custom["code"]:
+        if _code(data) != custom["code"]:
             remedy = "put the code back that the trial keeps under sources, or train the trial again"
             raise InputError(f"data.tokenizer = {custom['path']}: has changed since the dataset was prepared; {remedy}")
     tokenizer = build_tokenizer(data.tokenizer)
@@ -227,12 +232,28 @@ class JointBPE(Tokenizer):
 
     def load(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
+        self._is_of_words = all(BLANK not in piece[1:] for piece in self.vocabulary())  # no token is of two words
 
     def __len__(self) -> int:
         return self._processor.get_piece_size()
 
-    def to_ids(self, sentences: list[str], side: str) -> list[list[int]]:
-        return self._processor.encode(sentences, num_threads=-1)  # all cores
+    def to_ids(self, sentences: list[str], side: str) -> list[Any]:
+        short = [sentence if len(sentence) <= LONG else "" for sentence in sentences]
+        ids = self._processor.encode(short, num_threads=-1)  # all cores
+        for i in (i for i, sentence in enumerate(sentences) if len(sentence) > LONG):
+            ids[i] = array("i", itertools.chain.from_iterable(map(self._processor.encode, self._parts(sentences[i]))))
+        return ids
+
+    def _parts(self, sentence: str) -> Iterator[str]:
+        """A long sentence in parts that have the same tokens: each word begins with a blank, as each sentence does.
+
+        As a whole, a line of 100 MB would take 5 GB, and more time than all of its parts.
+        """
+        start, last = 0, len(sentence) - 1  # a blank at the end begins no word
+        while self._is_of_words and (blank := sentence.find(" ", start + LONG, last)) >= 0:
+            yield sentence[start:blank]
+            start = blank + 1
+        yield sentence[start:]
 
     def to_texts(self, ids: list[list[int]]) -> list[str]:
         """A model may generate bytes that are not UTF-8: they become U+FFFD."""

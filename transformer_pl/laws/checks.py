@@ -11,7 +11,7 @@ import importlib.metadata
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import parent_process
@@ -34,7 +34,7 @@ from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.trials.records import ChecksRecord
 from transformer_pl.trials.trial_of import code_digests
 
-REVISION = 6  # raised when a law becomes stricter: then every part is checked again
+REVISION = 9  # raised when a law becomes stricter: then every part is checked again
 REHEARSAL = "in a rehearsal of 20 steps"
 
 
@@ -42,7 +42,7 @@ class Checks(NamedTuple):
     """What the laws have seen of the parts of a config."""
 
     found: tuple[Found, ...] = ()
-    passes: float = 1.0  # calls of the model for each part of a batch: an optimizer may need two for a step
+    passes: float | None = 1.0  # that a batch costs: an optimizer may need two for a step; None: not known beforehand
     mistakes: tuple[str, ...] = ()  # a message for each law that is broken, and each part that could not be checked
 
     @property
@@ -76,33 +76,46 @@ def check_all(configs: Sequence[Config], runs: Path, **options: Any) -> list[Che
 
 
 def checks_of(
-    configs: Sequence[Config], runs: Path, on_check: Callable[[str], object] = lambda _: None, teachers: bool = True
+    configs: Sequence[Config],
+    runs: Path,
+    on_check: Callable[[str], object] = lambda _: None,
+    students: Container[int] = range(sys.maxsize),
+    rows: Sequence[str] = (),
 ) -> list[Checks]:
     """What the laws have seen of the parts of each config, on all cores.
 
     on_check: is told what is checked now.
-    teachers: whether the trials that losses name must be there.
+    students: which configs are to be trained, by default all: the trials that their losses name must be there.
+    rows: the names of the configs, which `on_check` is told, too.
     """
     jobs = [_jobs(config) for config in configs]
+    names = _first_rows(rows, jobs)
     different = {job.digest: job for of_config in jobs for job in of_config}
     known = {digest: kept for digest in different if (kept := _kept(runs, digest))}
     if parent_process() is None and RANKS_OF not in os.environ:  # else what started this process has checked it
         missing = [job for digest, job in different.items() if digest not in known]
-        made = in_parallel(partial(_made, runs=runs, on_check=on_check), missing)
+        told = partial(_made, runs=runs, on_check=lambda job: on_check(names.get(job.digest, job.what)))
+        made = in_parallel(told, missing)
         known |= {job.digest: one for job, one in zip(missing, made, strict=True)}
     merged = [_together([known.get(job.digest, Checks()) for job in of_config]) for of_config in jobs]
-    each_time = partial(_each_time, teachers_in=runs if teachers else None)
     return [
-        checks if checks.mistakes else _together([checks, each_time(config)])
-        for config, checks in zip(configs, merged, strict=True)
+        checks if checks.mistakes else _together([checks, _each_time(config, runs if i in students else None)])
+        for i, (config, checks) in enumerate(zip(configs, merged, strict=True))
     ]
+
+
+def _first_rows(rows: Sequence[str], jobs: Sequence[Sequence[Job]]) -> dict[str, str]:
+    """By the digest of a job, the name of the first row that has it, and what is checked."""
+    backwards = [*zip(rows, jobs, strict=False)][::-1]
+    return {job.digest: f"{row}: {job.what}" for row, of_row in backwards for job in of_row}
 
 
 def _together(several: Sequence[Checks]) -> Checks:
     """What several checks have seen, each finding once."""
     findings = dict.fromkeys(one for checks in several for one in checks.found)
     mistakes = dict.fromkeys(mistake for checks in several for mistake in checks.mistakes)
-    return Checks(tuple(findings), max([1.0, *(checks.passes for checks in several)]), tuple(mistakes))
+    passes = [checks.passes for checks in several if checks.passes != 1] or [1.0]
+    return Checks(tuple(findings), passes[0], tuple(mistakes))
 
 
 def _jobs(config: Config) -> list[Job]:
@@ -135,9 +148,9 @@ def _kept(runs: Path, digest: str) -> Checks | None:
     return Checks(tuple(Found(*one) for one in kept["found"]), kept["passes"]) if kept else None
 
 
-def _made(job: Job, runs: Path, on_check: Callable[[str], object]) -> Checks:
+def _made(job: Job, runs: Path, on_check: Callable[[Job], object]) -> Checks:
     """Check a job's parts, and keep what has passed."""
-    on_check(job.what)
+    on_check(job)
     try:
         findings, passes = _rehearse(job, runs) if job.kind == "rehearsal" else (_in_child(job, "findings"), 1.0)
     except InputError as error:
@@ -146,22 +159,21 @@ def _made(job: Job, runs: Path, on_check: Callable[[str], object]) -> Checks:
     with suppress(OSError):  # it is checked again where nothing can be written
         if not checks.mistakes:
             (runs / "checks").mkdir(parents=True, exist_ok=True)
-            write_json(runs / "checks" / f"{job.digest}.json", checks._asdict())
+            write_json(runs / "checks" / f"{job.digest}.json", {"found": checks.found, "passes": passes})
     return checks
 
 
-def _rehearse(job: Job, runs: Path) -> tuple[list[Found], float]:
+def _rehearse(job: Job, runs: Path) -> tuple[list[Found], float | None]:
     """The stages of a rehearsal: one trains to the end, a second is stopped half-way, and a third one continues it."""
     parent = runs / "checks"
     with suppress(OSError):
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=parent if parent.exists() else None) as name:
         folder = Path(name)
-        begun = _in_child(job, "begin", runs, folder)
-        if begun.steps > 1:
-            _in_child(job, "stop", folder, 1 + begun.steps // 2)
-        ended = _in_child(job, "end", folder) if begun.steps else []
-        return begun.found + ended, begun.passes
+        findings, steps, passes = _in_child(job, "begin", runs, folder)
+        if steps > 1:
+            _in_child(job, "stop", folder, 1 + steps // 2)
+        return findings + (_in_child(job, "end", folder) if steps else []), passes
 
 
 def _in_child(job: Job, function: str, *arguments: Any) -> Any:
@@ -182,19 +194,23 @@ def _call(module: str, function: str, *arguments: Any) -> Any:
 
 
 def _each_time(config: Config, teachers_in: Path | None) -> Checks:
-    """What is checked each time: the schedule in this very config, as a rehearsal may be another's; the teachers."""
+    """What is checked each time: the schedule in this very config, what is frozen, and the teachers."""
     checks = _judged(schedules.findings(config), config)
-    if teachers_in and not is_core(config.optim.loss.path):
-        from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
+    try:
+        if config.optim.freeze:
+            from transformer_pl.train.start import check_freeze  # imports torch
 
-        try:
+            check_freeze(config)
+        if teachers_in and not is_core(config.optim.loss.path):
+            from transformer_pl.train.teacher import check_teachers  # imports torch, as the loss does
+
             check_teachers(config, teachers_in)
-        except InputError as error:
-            return checks._replace(mistakes=(*checks.mistakes, *error.messages))
+    except InputError as error:
+        return checks._replace(mistakes=(*checks.mistakes, *error.messages))
     return checks
 
 
-def _judged(findings: Sequence[Found], config: Config, passes: float = 1.0) -> Checks:
+def _judged(findings: Sequence[Found], config: Config, passes: float | None = 1.0) -> Checks:
     return Checks(tuple(findings), passes, tuple(_message(one, config) for one in findings if one.is_broken))
 
 

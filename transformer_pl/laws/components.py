@@ -27,13 +27,16 @@ from transformer_pl.model.dry_run import (
     SPECIAL_TOKENS,
     TARGET_LENGTH,
     Subject,
+    can_be_built,
+    check_classes,
     dry_run,
     move_zeros,
     small_model,
+    without_files,
 )
-from transformer_pl.model.slots import Exempt
+from transformer_pl.model.slots import Exempt, carried, carry
 from transformer_pl.runtime.errors import InputError, shown
-from transformer_pl.trials.trial import as_safetensors
+from transformer_pl.trials.trial_folder import as_safetensors
 
 ENOUGH_SUBWORDS = 1000  # for all but embeddings: no other law depends on the vocabulary
 LONG_SENTENCE = 80  # tokens of a long sentence: more than 64, which is a usual block of positions
@@ -53,15 +56,28 @@ def findings(row: Config) -> list[Found]:
     Raises an InputError for a component that cannot be called or returns something else than it must. An error of the
     component's own, in a pass of a model with one layer, is passed on.
     """
-    components, vocab_size = custom_components(row.model), row.data.vocab_size
-    config = sizes(row.model, vocab_size if "embedding" in components else min(vocab_size, ENOUGH_SUBWORDS))
-    device, config = dry_run(config), (config if _differ(config) else config.with_layers(2))._replace(p_drop=0.0)
+    components, whole = custom_components(row.model), sizes(row.model, row.data.vocab_size)
+    check_classes(whole)
+    config = _small(whole)
+    device = dry_run(config if config.architecture == whole.architecture else whole)
+    config = config._replace(p_drop=0.0)
     excused = {law: (c.path, Finding("exempt", why)) for c in components.values() for law, why in exempt(c).items()}
     known = {law: finding for law, (_, finding) in excused.items()}
     gpus = [] if device == "cpu" else [torch.cuda.current_device()]
     with torch.random.fork_rng(gpus), torch.device(device) if gpus else nullcontext():  # which slows every operation
-        measured = found(component_names(row.model), sys.modules[__name__], partial(small_model, config), known)
+        measured = found(component_names(row.model), sys.modules[__name__], partial(small_model, config), **known)
     return [one._replace(part=excused[one.law][0]) if one.state == "exempt" else one for one in measured]
+
+
+def _small(whole: Sizes) -> Sizes:
+    """These sizes with few subwords and layers where the components allow it, and without weights of a file."""
+    components = custom_components(whole)
+    subwords = whole.vocab_size if "embedding" in components else min(whole.vocab_size, ENOUGH_SUBWORDS)
+    config = whole._replace(vocab_size=subwords)
+    if "architecture" in components:
+        config = config._replace(architecture=without_files(config.with_layers(1)).architecture)
+    config = config if _differ(config) else config.with_layers(2)
+    return config if "architecture" not in components or can_be_built(config) else whole
 
 
 def _differ(config: Sizes) -> bool:
@@ -287,14 +303,17 @@ def decoding_step_by_step_equals_decoding_at_once(subject: Subject) -> Finding:
     the order of sums differs here: declare that.)
     """
     model = subject.model.eval()
-    target = subject.target.clamp(min=min(SPECIAL_TOKENS, subject.config.vocab_size - 1))
+    first = min(SPECIAL_TOKENS, subject.config.vocab_size - 1)
+    source, target = (ids.clamp(min=first) for ids in (subject.source, subject.target))  # without padding
+    if subject.config.N_encoder:
+        source = subject.source
     target = torch.stack([target, target.flip(1)], 1).flatten(0, 1)  # two hypotheses per sentence
-    expected = logits(subject, subject.source.repeat_interleave(2, 0), target).log_softmax(-1)
+    expected = logits(subject, source.repeat_interleave(2, 0), target).log_softmax(-1)
     for incremental, first in ((True, 0), (True, 2), (False, 0)) if model.incremental else ((False, 0),):
         if not incremental:
             model.embedding.incremental = False
         with torch.no_grad():
-            step = CachedSteps(model, subject.source)
+            step = CachedSteps(model, source)
             hypotheses = torch.arange(2 * SENTENCES)
             for t in range(first, TARGET_LENGTH):
                 pairs = torch.arange(len(hypotheses)).view(-1, 2)
@@ -350,6 +369,35 @@ def evaluation_repeats(subject: Subject) -> Finding:
     before = moved_on(noisy)
     if change := difference(moved_on(noisy), before, SAME_SHAPES):
         return broken(f"a second evaluation changes the logits of {change}")
+    return HOLDS
+
+
+def what_is_carried_reaches_rows_that_go_on(subject: Subject) -> Finding:
+    """Where something is carried, it changes the logits of each row that goes on by its own, and no others.
+
+    A batch may be computed several times, so a pass does not change what the next one is given.
+
+    Usual cause: zeros, which a row that begins anew is given, count as what is carried; or rows are mixed.
+    """
+    subject.model.eval()
+    before = logits(subject)
+    states = carried(subject.model)
+    if not any(value.numel() for state in states for value in state.values()):
+        return HOLDS
+    carry(subject.model, states, torch.arange(SENTENCES, device=before.device) == 0)
+    after, again = logits(subject), logits(subject)
+    if change := difference(after[:1], before[:1], ROUNDING):
+        return broken(f"where a row begins anew, what the batch before has left changes the logits of {change}")
+    for row in range(1, SENTENCES):
+        own = slice(row, row + 1)
+        if not difference(after[own], before[own], 10 * ROUNDING):
+            return broken(f"what is carried does not change the logits of row {row}, which goes on")
+        of_row = [{name: value[own] for name, value in state.items()} for state in states]
+        carry(subject.model, of_row, torch.zeros(1, dtype=torch.bool, device=before.device))
+        if change := difference(logits(subject, subject.source[own], subject.target[own]), after[own], ROUNDING):
+            return broken(f"row {row} alone, with what it carries, has other logits: {change}")
+    if change := difference(again, after, SAME_SHAPES):
+        return broken(f"a second pass of the same batch changes the logits of {change}")
     return HOLDS
 
 

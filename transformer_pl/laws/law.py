@@ -7,7 +7,7 @@ functions return, and the lists of ablations/SLOTS.md are made from them.
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from transformer_pl.config import Component
@@ -45,7 +45,6 @@ class Found(NamedTuple):
 
 Law = Callable[[Any], Finding]
 HOLDS = Finding("holds")
-NOTHING: Mapping[str, Finding] = MappingProxyType({})
 
 
 def broken(how: str) -> Finding:
@@ -73,18 +72,15 @@ def part_names(parts: Mapping[str, Component]) -> str:
     return ", ".join(f"{name.partition('[')[0]} = {part.path}" for name, part in parts.items())
 
 
-def found(
-    part: str, kind: ModuleType, subject: Callable[[], Any], known: Mapping[str, Finding] = NOTHING
-) -> list[Found]:
+def found(part: str, kind: ModuleType, subject: Callable[[], Any], **known: Finding) -> list[Found]:
     """Test the laws of a kind. Where the first one is broken, the others are not tested, as all else builds on it.
 
     part: its key and path. subject: makes what the laws are given. known: by law, what need not be tested.
     """
     findings: list[Found] = []
     for name, law in laws_of(kind).items():
+        hidden = untested(f"{findings[0].law} is broken") if findings and findings[0].is_broken else None
         try:
-            is_hidden = bool(findings) and findings[0].is_broken
-            hidden = untested(f"{findings[0].law} is broken") if is_hidden else None
             finding = known.get(name) or hidden or law(subject())
         except InputError as error:
             finding = Finding("FAILS", "; ".join(message.removeprefix(f"{part}: ") for message in error.messages))

@@ -4,22 +4,21 @@ They are tested without dropout, but each pass of the model, and of a teacher, i
 two of them is not zero. A loss that draws random numbers is averaged over SEEDS.
 """
 
-import itertools
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transformer_pl.config import PAD, sizes
+from transformer_pl.config import PAD
 from transformer_pl.data.batches import Batch
 from transformer_pl.laws.law import HOLDS, Finding, broken
 from transformer_pl.laws.small_training import SmallTraining
+from transformer_pl.model.dry_run import check_names
 from transformer_pl.model.loss import training_loss
-from transformer_pl.train.teacher import build_loss, load_teachers
+from transformer_pl.model.slots import auxiliary_losses, tell_step
 
 SEEDS = 32
 SURE = 4  # standard errors that a mean must differ by
@@ -31,15 +30,11 @@ class Subject:
     """A loss with an untrained model, and a batch for it."""
 
     def __init__(self, training: SmallTraining):
-        config, self.batch = training.config, training.batch()
-        teachers = load_teachers(config, Path(), training.prepared)
-        self.model = training.model().eval()
-        self.loss: Any = build_loss(config.optim, sizes(config.model, len(training.prepared.tokenizer)), teachers)
-        if isinstance(self.loss, nn.Module):
-            self.loss.to(training.device)
+        self.batch, self.model, (self.loss, teachers) = training.batch(), training.model().eval(), training.loss()
+        tell_step(1, training.config.steps, self.loss)
+        self.names = auxiliary_losses(self.loss).keys()
         self.passes, self.differ = 0, True  # in the batch; whether they are different functions
-        several = [one if isinstance(one, list) else [one] for one in teachers.values()]
-        for model in (self.model, *(teacher.model for teacher in itertools.chain(*several))):
+        for model in (self.model, *(teacher.model for teacher in teachers)):
             self._number(model)
 
     def _number(self, model: nn.Module) -> None:
@@ -59,11 +54,14 @@ class Subject:
         model.__class__ = Numbered
 
     def value(self, batch: Batch, seed: int = 0) -> Tensor:
-        """The loss of a batch, with the random numbers of a seed."""
+        """The loss of a batch, auxiliary ones included, with the random numbers of a seed."""
         self.passes = 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return training_loss(self.loss, self.model, batch)
+            loss = training_loss(self.loss, self.model, batch)
+        check_names("it", self.names, self.loss)
+        tokens = (batch.target_out != PAD).sum()
+        return loss + tokens * sum(losses.values()) if (losses := auxiliary_losses(self.loss)) else loss
 
     @cached_property
     def seeds(self) -> Sequence[int]:

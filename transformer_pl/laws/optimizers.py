@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 
-from transformer_pl.config import sizes
 from transformer_pl.laws.law import HOLDS, Finding, broken, untested
 from transformer_pl.laws.small_training import STEPS, SmallTraining
 from transformer_pl.model.loss import smoothed_loss
 from transformer_pl.model.optimizer import build_optimizer
+from transformer_pl.model.slots import auxiliary_losses, tell_step
 
 UPDATES = 10  # steps, each with a rate as high as the schedule ever gives
 
@@ -25,8 +25,8 @@ class Subject:
     def _stepped(self, training: SmallTraining, part: int) -> dict[str, torch.Tensor]:
         """The weights after the steps."""
         model, batch, config = training.model(), training.batch(part), training.config
-        shape, self.gradients = sizes(config.model, len(training.prepared.tokenizer)), 0
-        self.optimizer, schedule = build_optimizer(config.optim, shape, model)
+        self.gradients = 0
+        self.optimizer, schedule = build_optimizer(config.optim, training.shape, model)
         rate = max(schedule.lr_lambdas[0](step) for step in range(min(STEPS, config.steps)))
         weights: dict[str, torch.Tensor] = dict(model.named_parameters())
 
@@ -35,13 +35,14 @@ class Subject:
             self.gradients += 1
             self.optimizer.zero_grad()
             loss = smoothed_loss(model.embedding, model.states(batch.source, batch.target_in), batch.target_out, 0.1)
-            (loss / batch.tokens + sum(model.auxiliary().values())).backward()
+            (loss / batch.tokens + sum(auxiliary_losses(model).values())).backward()
             self.without -= {name for name, weight in weights.items() if weight.grad is not None and weight.grad.any()}
             return loss.detach()
 
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * rate
-        for _ in range(UPDATES):
+        for step in range(UPDATES):
+            tell_step(step + 1, config.steps, self.optimizer)
             self.optimizer.step(closure)
         return weights
 

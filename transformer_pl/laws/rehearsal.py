@@ -3,26 +3,28 @@
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_pl.config import Config
 from transformer_pl.config.components import own_parts
 from transformer_pl.data.excerpt import write_excerpt
-from transformer_pl.laws import callbacks, losses, optimizers, resuming, schedules, tasks, tokenizers, trainings
+from transformer_pl.laws import (
+    callbacks,
+    effects,
+    losses,
+    optimizers,
+    resuming,
+    schedules,
+    tasks,
+    tokenizers,
+    trainings,
+)
 from transformer_pl.laws.law import Found, found, part_names
 from transformer_pl.laws.small_training import Observer, SmallTraining
 from transformer_pl.runtime.signals import Stopped
 
 KINDS: dict[str, Any] = {"data.tokenizer": tokenizers, "data.task": tasks}  # by key, the laws that need no training
 KINDS |= {"optim.loss": losses, "optim.optimizer": optimizers}
-
-
-class Begun(NamedTuple):
-    """What the first stage has found."""
-
-    found: list[Found]
-    steps: int = 0  # that were trained
-    passes: float = 1.0  # calls of the model for each part of a batch
 
 
 def of_parts(row: Config, runs: Path, folder: Path) -> tuple[SmallTraining, list[Found]]:
@@ -34,16 +36,24 @@ def of_parts(row: Config, runs: Path, folder: Path) -> tuple[SmallTraining, list
     return training, findings
 
 
-def begin(row: Config, runs: Path, folder: Path) -> Begun:
-    """Test the laws of each part and, where none is broken, train to the end."""
+def begin(row: Config, runs: Path, folder: Path) -> tuple[list[Found], int, float | None]:
+    """Test the laws of each part and, where none is broken, train to the end.
+
+    Returns the findings, the steps that were trained, and the passes with a gradient that a batch costs; None: these
+    are known after a training at most.
+    """
     (training, findings), parts = of_parts(row, runs, folder), own_parts(row)
     if not any(one.is_broken for one in findings):
         findings += found(part_names(parts), trainings, lambda: training)
     if not (result := training.trial("whole").result()):
-        return Begun(findings)
+        return findings, 0, 1.0
     if watching := {name: part for name, part in parts.items() if name.startswith("trainer.callbacks")}:
         findings += found(part_names(watching), callbacks, lambda: training)
-    return Begun(findings, result.steps, Observer.of["whole"].passes)
+    for key in [key for key in effects.KEYS if key in parts]:
+        findings += found(f"{key} = {parts[key].path}", effects, partial(effects.Subject, training, key))
+    computed = Observer.of["whole"].computed
+    passes = 1.0 if computed is None else None if "data.batches" in parts else computed.passes
+    return findings, result.steps, passes
 
 
 def stop(row: Config, folder: Path, step: int) -> None:

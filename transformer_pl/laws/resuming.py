@@ -10,7 +10,7 @@ def a_stopped_training_comes_to_the_same_end(training: SmallTraining) -> Finding
     Usual cause: a state that is neither saved (`state_dict` and `load_state_dict`, or a buffer) nor computed from the
     step.
     """
-    if not training.trial("stopped").folder.exists():
+    if not training.trial("stopped").path.exists():
         return untested("the training ends at its first step")
     training.train("stopped")
     if training.device == "cuda":

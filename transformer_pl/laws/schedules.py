@@ -15,7 +15,7 @@ class Subject:
     """The schedule of a config, as its training has it, and the steps for which it is asked."""
 
     def __init__(self, config: Config):
-        optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
+        optim = config.optim_of_all_steps
         self.make = lambda: build(optim.schedule, sizes(config.model, config.data.vocab_size), optim)
         first, later = range(1, min(FIRST, config.steps) + 1), range(FIRST, config.steps, 1 + config.steps // FIRST)
         self.steps = sorted({*first, *later, config.steps})

@@ -2,14 +2,15 @@
 
 from transformer_pl.laws.law import HOLDS, Finding, broken
 from transformer_pl.laws.small_training import SmallTraining
-from transformer_pl.task import EVALUATION, checked_scores
+from transformer_pl.task import checked_scores
 
 
 class Subject:
     """A task, by the config that names it, and what it says of right lines, of those of others, and of longer ones."""
 
     def __init__(self, training: SmallTraining):
-        self.config, lines = training.config, [x for name in EVALUATION for x in training.prepared.text(name)[1]]
+        self.config, sets = training.config, training.config.data.evaluated
+        lines = [line for name in sets for line in training.prepared.text(name)[1]]
         self.references, self.hypotheses = lines, [lines, lines[::-1], [f"{line} {line}" for line in lines]]
 
 

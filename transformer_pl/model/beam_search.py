@@ -162,28 +162,37 @@ class CachedSteps:
     """The `step` of beam search: logits of the next token, from a model and its caches."""
 
     def __init__(self, model: Transformer, source: Tensor):
-        """source (S, Ls): the sentences, each with EOS, padded."""
+        """source (S, Ls): the sentences, each with EOS, padded. Without an encoder all must have the same length."""
         self.model = model
         self.keys = source != PAD  # (S, Ls)
         self.memory_mask = Mask(self.keys)  # kept for many steps, because it remembers what it has computed
         self.memory = model.encode(source, self.keys)
+        self.prompt = source[:, : -1 if model.encoder_norm is None else 0]  # (S, Lp) what the decoder reads before BOS
         self.k = 1  # hypotheses of a sentence in the previous call
-        self.read = 0  # tokens of a prefix that the caches hold
+        self.count = len(source)  # sentences of the previous call
+        self.read = 0  # tokens of a prompt and a prefix that the caches hold
         self.caches: list[Cache] | None = [{} for _ in model.decoder] if model.incremental else None
 
     def __call__(self, prefixes: Tensor, origin: Tensor) -> Tensor:
         """prefixes (R, k, t) and origin (R, k) to logits (R, k, V) in float32; see `beam_search`."""
+        is_greedy = self.k == origin.shape[1] == 1
         if len(origin) < len(self.keys):
             remaining = origin[:, 0] // self.k  # (R,) among the sentences of the previous call
             self.keys = self.keys[remaining]
             self.memory_mask = Mask(self.keys)
             self.memory = [tuple(part.index_select(0, remaining) for part in memory) for memory in self.memory]
+            self.prompt = self.prompt[remaining]
         self.k = origin.shape[1]
-        start = 0
+        start, Lp = 0, self.prompt.shape[1]
+        whole = prefixes.flatten(0, 1)
+        if Lp:
+            whole = torch.cat([self.prompt.repeat_interleave(self.k, 0), whole], 1)
         if self.caches is not None:
-            start, self.read = self.read, prefixes.shape[2]
-            rows = origin.flatten()
-            self.caches = [{key: x.index_select(0, rows) for key, x in cache.items()} for cache in self.caches]
-        target = prefixes[:, :, start:].flatten(0, 1)
-        states = self.model.decode(target, Mask(causal=True), self.memory, self.memory_mask, start, self.caches)
+            start, self.read = self.read, whole.shape[1]
+            if not is_greedy or len(origin) < self.count:  # greedy search reorders only where sentences have ended
+                rows = origin.flatten()
+                self.caches = [{key: x.index_select(0, rows) for key, x in cache.items()} for cache in self.caches]
+            self.count = len(origin)
+        mask = Mask(causal=True, source=torch.full((len(whole),), Lp, device=whole.device) if Lp else None)
+        states = self.model.decode(whole[:, start:], mask, self.memory, self.memory_mask, start, self.caches)
         return self.model.embedding.logits(states[:, -1:])[:, 0].float().unflatten(0, origin.shape)

@@ -1,16 +1,18 @@
 """A small model that is built around components: it runs before anything starts, so that mistakes show at once."""
 
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Model, Sizes, custom_components
 from transformer_pl.config.components import before_options, build, component_names, import_component, named
+from transformer_pl.config.option_files import file_contents
 from transformer_pl.model import Transformer
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
-from transformer_pl.model.slots import Auxiliary, call_signatures, modules_with
+from transformer_pl.model.slots import Auxiliary, auxiliary_losses, call_signatures, parts_with
 from transformer_pl.runtime.errors import InputError, described
 
 MODULE = (nn.Module, "torch.nn.Module")
@@ -49,16 +51,37 @@ def move_zeros(module: nn.Module) -> None:
         parameter[parameter == 0] = 0.1 * torch.randn(int((parameter == 0).sum()))
 
 
+def can_be_built(config: Sizes) -> bool:
+    """Whether a model has these sizes: an architecture that loads weights, for one, has those of its file alone."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            build(config.architecture, config)
+    except Exception:
+        return False
+    return True
+
+
+def without_files(config: Sizes) -> Sizes:
+    """The same sizes; where no model has them because of its weights, without the files that its architecture names."""
+    own = config.architecture
+    files = file_contents(own, before_options("model.architecture")) if not can_be_built(config) else {}
+    options = {name: value for name, value in own.options.items() if name not in files}
+    without = config._replace(architecture=own.model_copy(update={"options": options}))
+    return without if files and can_be_built(without) else config
+
+
 def dry_run(config: Sizes) -> str:
-    """Run a model with one layer per stack, forward and backward.
+    """Run a model forward and backward: with one layer per stack, or as it is where it cannot be built with one.
 
     Returns the device on which it runs: `cpu`, or `cuda` for a component that does not run on a CPU. Raises an
     InputError where a component cannot be called, or where what it returns does not fit.
     """
     check_classes(config)
+    if "architecture" not in custom_components(config) or can_be_built(config.with_layers(1)):
+        config = config.with_layers(1)
     for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
         try:
-            _run(config.with_layers(1), device)
+            _run(config, device)
             return device
         except Exception as error:
             failure = error
@@ -93,8 +116,10 @@ def _run(config: Sizes, device: str) -> None:
         set_up_gpu()
     with torch.random.fork_rng(devices=[]), torch.device(device):
         _, model, source, target = small_model(config)
+        names = auxiliary_losses(model).keys()
         states = model.states(source, target)
-        auxiliary = [(module, dict(module.auxiliary)) for module in modules_with(model, Auxiliary)]
+        check_names(component_names(config), names, model)
+        auxiliary = [(module, dict(module.auxiliary)) for module in parts_with(Auxiliary, model)]
         logits, shape = model.embedding.logits(states), (*target.shape, config.vocab_size)
         if logits.shape != shape or logits.dtype != torch.float32:
             rule = f"must lead to logits {shape} of float32, but leads to {tuple(logits.shape)} of {logits.dtype}"
@@ -103,4 +128,11 @@ def _run(config: Sizes, device: str) -> None:
             rule = "must set `auxiliary` in embed, but does in logits, which is called for parts of a batch"
             raise InputError(f"{named('embedding', type(model.embedding))}: {rule}")
         loss = smoothed_loss(model.embedding, states, target, eps_ls=0.1)  # as in training: some sentences at a time
-        (loss + sum(model.auxiliary().values())).backward()
+        (loss + sum(auxiliary_losses(model).values())).backward()
+
+
+def check_names(what: str, names: Collection[str], *parts: Any) -> None:
+    """Raise an InputError unless the auxiliary losses of these parts still have the names that they began with."""
+    if (after := auxiliary_losses(*parts).keys()) != names:
+        rule = f"must name the losses of `auxiliary` in its constructor, but begins with {sorted(names)}"
+        raise InputError(f"{what}: {rule}, and has {sorted(after)} after a pass; set it there, to zeros")

@@ -25,21 +25,9 @@ class SmoothedCrossEntropy:
 
     def __init__(self, config: Sizes, optim: Optim):
         self.eps_ls, self.vocab_size = optim.eps_ls, config.vocab_size
-        self.compiled: Any = None  # `_formula`
-
-    def compile(self) -> None:
-        """Let torch compile `_formula` to few passes over the logits, where `_loss_and_gradient` makes nine."""
-        compiled = torch.compile(_formula, dynamic=True)
-
-        def formula(logits: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
-            torch._dynamo.mark_static(logits, 1)  # the vocabulary
-            return compiled(logits, target, eps_ls)
-
-        self.compiled = formula
 
     def of_states(self, embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:
-        tokens = _tokens_at_once(x, self.vocab_size)
-        return smoothed_loss(embedding, x, target, self.eps_ls, tokens, self.compiled)
+        return smoothed_loss(embedding, x, target, self.eps_ls, _tokens_at_once(x, self.vocab_size))
 
 
 def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
@@ -57,7 +45,7 @@ def training_loss(loss: Any, model: Any, batch: Any) -> Tensor:
 
 
 def smoothed_loss(
-    embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, tokens: int = TOKENS_AT_ONCE, compute: Any = None
+    embedding: nn.Module, x: Tensor, target: Tensor, eps_ls: float, tokens: int = TOKENS_AT_ONCE
 ) -> Tensor:
     """The sum over tokens of the label-smoothed cross-entropy, in nats; padding is left out.
 
@@ -66,31 +54,29 @@ def smoothed_loss(
     embedding: projects x (B, L, d_model) to logits. target: (B, L).
     eps_ls: the probability that is spread evenly over all V subwords (Szegedy et al. 2016; torch's variant).
     tokens: how many tokens' logits exist at once.
-    compute: the compiled `_formula`; None: `_loss_and_gradient`, which computes the same.
     """
     weights = [weight for weight in embedding.parameters() if weight.requires_grad]
-    return _SmoothedLoss.apply(embedding.logits, compute or _loss_and_gradient, x, target, eps_ls, tokens, *weights)
+    return _SmoothedLoss.apply(embedding.logits, x, target, eps_ls, tokens, *weights)
 
 
 class _SmoothedLoss(torch.autograd.Function):
     """The forward pass computes the gradients too. The backward pass multiplies them by the gradient of the loss.
 
     project: maps x to logits.
-    compute: maps logits (N, V), target (N,) and eps_ls to the loss and its gradient by the logits.
     tokens: the most tokens of a chunk.
     weights: the weights of `project` that are trained.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, project: Any, compute: Any, x: Tensor, target: Tensor, eps_ls: float, tokens: int, *weights: Tensor
+        ctx: Any, project: Any, x: Tensor, target: Tensor, eps_ls: float, tokens: int, *weights: Tensor
     ) -> Tensor:
         losses, x_gradients = [], []
         weight_gradients: list[Tensor | None] = [None for _ in weights]
         for chunk, chunk_target in _chunks(x.detach(), target, tokens):
             with torch.enable_grad():
                 logits = project(chunk.requires_grad_()).flatten(0, 1)
-            loss, logits_gradient = compute(logits.detach(), chunk_target.flatten(), eps_ls)
+            loss, logits_gradient = _loss_and_gradient(logits.detach(), chunk_target.flatten(), eps_ls)
             x_gradient, *new_gradients = torch.autograd.grad(
                 logits, [chunk, *weights], logits_gradient, allow_unused=True
             )
@@ -105,7 +91,7 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x_gradient, *weight_gradients = (None if saved is None else saved * gradient for saved in ctx.saved_tensors)
-        return None, None, x_gradient, None, None, None, *weight_gradients
+        return None, x_gradient, None, None, None, *weight_gradients
 
 
 def _sum(old: Tensor, new: Tensor) -> Tensor:
@@ -127,18 +113,6 @@ def _loss_and_gradient(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Ten
         losses.append(((total.log() - expected) * weight).sum())
         out.mul_(weight / total).sub_(eps_ls / V * weight).scatter_add_(-1, true, (eps_ls - 1) * weight)
     return torch.stack(losses).sum(), gradient.type_as(rows)
-
-
-def _formula(rows: Tensor, target: Tensor, eps_ls: float) -> tuple[Tensor, Tensor]:
-    """What `_loss_and_gradient` computes, without changes in place, so that a compiler can fuse it."""
-    V = rows.shape[1]
-    scores, index = rows.float(), target.unsqueeze(1)  # (N, V), (N, 1)
-    real = (index != PAD).float()
-    is_true = torch.arange(V, device=rows.device) == index  # (N, V)
-    total = scores.logsumexp(-1, keepdim=True)
-    losses = total - (1 - eps_ls) * scores.gather(-1, index) - eps_ls / V * scores.sum(-1, keepdim=True)
-    gradient = (scores - total).exp() - eps_ls / V - (1 - eps_ls) * is_true
-    return (losses * real).sum(), (gradient * real).type_as(rows)
 
 
 def negative_log_likelihood(embedding: nn.Module, x: Tensor, target: Tensor) -> Tensor:

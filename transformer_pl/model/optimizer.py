@@ -39,7 +39,7 @@ def build_optimizer(
     Raises an InputError for a class that is no optimizer of torch's, and for one with an `eval()`, which has other
     weights in evaluation.
     """
-    named = [*model.named_parameters(), *others]
+    named = [(name, weight) for name, weight in (*model.named_parameters(), *others) if weight.requires_grad]
     is_grouping = isinstance(import_component(optim.optimizer.path), Grouping)
     parameters = build_groups(optim.optimizer, named) if is_grouping else [weight for _, weight in named]
     optimizer = build(optim.optimizer, parameters, 1.0, **optimizer_options(optim))

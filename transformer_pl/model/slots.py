@@ -22,11 +22,14 @@ class Mask:
     """Which keys a query may see: those that are not padding, and with `causal` none that is later than the query.
 
     keys: (B, Lk), True at a token and False at padding; None where no padding needs to be hidden.
+    source: (B,), where the source ends in a decoder that reads it before the target: query and key i are of the source
+    if i < source. None in any other place. It hides nothing by itself.
     """
 
-    def __init__(self, keys: Tensor | None = None, causal: bool = False):
+    def __init__(self, keys: Tensor | None = None, causal: bool = False, source: Tensor | None = None):
         self.keys = keys
         self.causal = causal
+        self.source = source
         self._dense: dict[tuple, Tensor] = {}
 
     def dense(self, Q: Tensor, K: Tensor, start: int = 0) -> Tensor:
@@ -59,8 +62,9 @@ class Attention(Protocol):
         """Q (B, h, Lq, d_k), K (B, h, Lk, d_k), V (B, h, Lk, d_v) to (B, h, Lq, d_v).
 
         Query i stands at position start + i, key j at position j. In training start is 0. In decoding there is a single
-        query, and K and V are the whole prefix; only the first call may have several queries, the text that a language
-        model continues. At `cross` start has no meaning. A query that may see nothing yields zeros.
+        query, and K and V are the whole prefix. Only the first call may have several queries: the text that a language
+        model continues, or the source that a decoder alone reads. At `cross` start has no meaning. A query that may see
+        nothing yields zeros.
         """
 
 
@@ -101,7 +105,7 @@ class SelfAttention(Protocol):
     def __call__(self, x: Tensor, mask: Mask, start: int = 0, cache: Cache | None = None) -> Tensor:
         """x (B, L, d_model) to the same shape. cache: None in training.
 
-        In decoding it is a dictionary of tensors that the layer fills with what it needs of the prefix; the first axis
+        In decoding it is a dictionary of tensors that the layer fills with what it needs of the prefix. The first axis
         of each is the hypothesis, and x begins at start. Keep nothing on `self` instead.
         """
 
@@ -209,17 +213,39 @@ class HasWeights(Protocol):
 
 @runtime_checkable
 class Stepwise(Protocol):
-    """A component that knows the step of the training."""
+    """A part of the model, a loss, an optimizer or batches that know the step of the training."""
 
     def at_step(self, step: int, steps: int) -> None:
-        """Called before each training step, 1 to steps, and before an evaluation with the last step."""
+        """Called before each training step, 1 to steps; of a model also before an evaluation, with the last step."""
 
 
 @runtime_checkable
 class Auxiliary(Protocol):
-    """A component with losses of its own (means per token), which `forward` sets and training adds to the loss."""
+    """A part of the model, or a loss, with losses of its own (means per token), which its call sets.
+
+    Training adds them to the loss. The attribute has the name of each from the constructor on.
+    """
 
     auxiliary: dict[str, Tensor]
+
+
+@runtime_checkable
+class Carrying(Protocol):
+    """A part of the model that carries something from a batch to the next, as `carries = True` of its class says.
+
+    A pass reads what `carry` has given, and leaves it as it is: a batch may need several passes.
+    """
+
+    carries: bool
+
+    def carry(self, state: dict[str, Tensor]) -> None:
+        """Take what `carried` has given of the batch before, row by row; a row that begins anew has zeros.
+
+        An empty state: there is no batch before.
+        """
+
+    def carried(self) -> dict[str, Tensor]:
+        """What the last pass leaves for the next batch, without gradients; the first axis of each is the row."""
 
 
 @runtime_checkable
@@ -269,8 +295,52 @@ class LossOfBatch(Protocol):
 
 
 def modules_with(model: nn.Module, hook: type) -> Iterator[Any]:
-    """The modules of a model that have a hook, such as `Stepwise`: components, and modules within them."""
+    """The modules of a model that have a hook, such as `Incremental`: components, and modules within them."""
     return (module for module in model.modules() if module is not model and isinstance(module, hook))
+
+
+def parts_with(hook: type, *parts: Any) -> Iterator[Any]:
+    """What has a hook, such as `Stepwise`: of these parts themselves, and of the modules within a module."""
+    for part in parts:
+        within = part.modules() if isinstance(part, nn.Module) else [part]
+        yield from (owner for owner in within if isinstance(owner, hook))
+
+
+def tell_step(step: int, steps: int, *parts: Any) -> None:
+    """Call `at_step` of these parts, and of the modules within them. step: the next, or the last one."""
+    for part in parts_with(Stepwise, *parts):
+        part.at_step(step, steps)
+
+
+def auxiliary_losses(*parts: Any) -> dict[str, Tensor]:
+    """By name, the losses that these parts, and the modules within them, have set as `auxiliary`, summed."""
+    losses: dict[str, Tensor] = {}
+    for part in parts_with(Auxiliary, *parts):
+        for name, loss in part.auxiliary.items():
+            losses[name] = losses[name] + loss if name in losses else loss
+    return losses
+
+
+def carried(model: nn.Module) -> list[dict[str, Tensor]]:
+    """What each part of a model carries after a pass, in the order of its modules; empty where none does."""
+    return [part.carried() for part in parts_with(Carrying, model)]
+
+
+def carry(model: nn.Module, states: Sequence[dict[str, Tensor]] = (), begins: Tensor | None = None) -> None:
+    """Let the next passes go on from what `carried` has given; without states from nothing.
+
+    begins (B,): True for a row that begins anew. It gets zeros, as a row does that the batch before did not have.
+    """
+    for i, part in enumerate(parts_with(Carrying, model)):
+        state = states[i] if states else {}
+        part.carry({} if begins is None else {name: _going_on(value, begins) for name, value in state.items()})
+
+
+def _going_on(value: Tensor, begins: Tensor) -> Tensor:
+    value = value.to(begins.device)
+    rows = value.new_zeros(len(begins), *value.shape[1:])
+    rows[: len(value)] = value[: len(begins)]
+    return rows.masked_fill(begins.view(-1, *[1] * (value.dim() - 1)), 0)
 
 
 def has_weights(attention: nn.Module) -> bool:

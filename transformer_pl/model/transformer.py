@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
-from transformer_pl.model.slots import Auxiliary, Cache, Incremental, Mask, Memory, Stepwise, modules_with
+from transformer_pl.model.slots import Cache, Incremental, Mask, Memory, modules_with
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -91,7 +91,10 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder of Figure 1; with `N_encoder` 0 its decoder alone, a language model that reads no source."""
+    """The encoder-decoder of Figure 1; with `N_encoder` 0 its decoder alone, which reads a source before the target.
+
+    A language model has no source.
+    """
 
     encoder_layer: type[nn.Module] = EncoderLayer  # built as Class(config, layer); a derived class may have others
     decoder_layer: type[nn.Module] = DecoderLayer
@@ -112,19 +115,6 @@ class Transformer(nn.Module):
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
         return all(module.incremental for module in modules_with(self, Incremental))
 
-    def at_step(self, step: int, steps: int) -> None:
-        """Call `at_step` of the components that have it. `step`, of `steps`, is the next or the last one."""
-        for module in modules_with(self, Stepwise):
-            module.at_step(step, steps)
-
-    def auxiliary(self) -> dict[str, Tensor]:
-        """By name, the losses that components have set in their attribute `auxiliary`, summed over components."""
-        losses: dict[str, Tensor] = {}
-        for module in modules_with(self, Auxiliary):
-            for name, loss in module.auxiliary.items():
-                losses[name] = losses[name] + loss if name in losses else loss
-        return losses
-
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits of every next token, (B, Lt, V), from source (B, Ls) and the target so far (B, Lt), padded."""
         return self.embedding.logits(self.states(source, target))
@@ -132,10 +122,17 @@ class Transformer(nn.Module):
     def states(self, source: Tensor, target: Tensor) -> Tensor:
         """The decoder's output (B, Lt, d_model), which the embedding projects to the logits of `forward`.
 
-        The target's padding must come last: no token sees what is later.
+        The target's padding must come last: no token sees what is later. Without an encoder the decoder reads the
+        tokens of each source but the last, EOS, in whose place the target begins with BOS.
         """
         keys = source != PAD
-        return self.decode(target, Mask(causal=True), self.encode(source, keys), Mask(keys))
+        memory, Lt = self.encode(source, keys), target.shape[1]
+        if self.encoder_norm is not None or source.shape[1] < 2:  # EOS alone is the source of a language model
+            return self.decode(target, Mask(causal=True), memory, Mask(keys))
+        end = keys.sum(1) - 1  # (B,)
+        at = end[:, None] + torch.arange(Lt, device=end.device)  # (B, Lt)
+        ids = F.pad(source[:, :-1], (0, Lt), value=PAD).scatter(1, at, target)
+        return self.decode(ids, Mask(causal=True, source=end), memory, Mask(keys)).take_along_dim(at[..., None], 1)
 
     def encode(self, source: Tensor, keys: Tensor) -> list[Memory]:
         """What each decoder layer attends to: its `keys_values` of the encoded source (B, Ls).

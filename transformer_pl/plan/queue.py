@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from transformer_pl.plan.plan import CostEstimate
 from transformer_pl.trials.trial import Trial
 
-Ending = Literal["done", "failed", "diverged", "pruned"]  # how a trial has ended
+ENDED = ("done", "failed", "diverged")  # states of a trial that was trained to its end
+Outcome = Literal["done", "failed", "diverged", "pruned"]  # how a trial has ended
 
 
 class Remaining(NamedTuple):
@@ -33,7 +34,7 @@ class TrialQueue(Protocol):
     def hold(self, trial: Trial) -> None:
         """Take back a trial that `next` returned: another command trains it."""
 
-    def ended_elsewhere(self, trial: Trial) -> Ending | None:
+    def ended_elsewhere(self, trial: Trial) -> Outcome | None:
         """How another command has ended a trial that `next` returned; None: it is to be trained here."""
         return None
 
@@ -44,26 +45,23 @@ class TrialQueue(Protocol):
         """Called several times a second for each running trial; True asks it to end early, which prunes it."""
         return False
 
-    def ended(self, trial: Trial, ending: Ending) -> None:
+    def ended(self, trial: Trial, outcome: Outcome) -> None:
         """A trial that `next` returned has ended, here or elsewhere, or could not be started (`failed`)."""
 
     def news(self) -> list[str]:
         """Lines for people about what the queue has decided since this was last called."""
         return []
 
-    def stopped(self) -> None:
-        """A signal has stopped this command, and the trials that `next` returned have saved and ended."""
-        return
-
 
 class GridQueue(TrialQueue):
     """The trials of a grid, seed by seed, so that every row has a result early. No trial is pruned.
 
-    Within a seed the trials with the most FLOPs come first, so that no long trial runs alone at the end.
+    Within a seed those that others start from come first, then those with the most FLOPs, so that no long trial runs
+    alone at the end.
 
     Several commands share the work: a trial that another command is training waits until that is over. If it has ended
-    then, well or badly, its ending counts here too; if it was stopped, this command continues it. Trials that differ in
-    decoding alone share weights and run one after the other.
+    then, well or badly, that counts here too; if it was stopped, this command continues it. Trials that differ in
+    evaluation alone share weights and run one after the other.
     """
 
     def __init__(self, trials: Sequence[Trial], estimates: dict[int, CostEstimate]):
@@ -71,6 +69,7 @@ class GridQueue(TrialQueue):
         self.trials: list[Trial] = []
         self.waiting: list[Trial] = []
         self.failed: list[Trial] = []
+        self.open: set[str] = set()  # the ids of those that have not ended, as far as this command knows
         self._earlier: dict[str, dict[str, Any]] = {}  # by id, the status of each trial when it was added
         self.add(trials)
 
@@ -78,14 +77,18 @@ class GridQueue(TrialQueue):
         """Take more trials."""
         self.trials += trials
         self.waiting += trials
-        self.waiting.sort(key=lambda trial: (trial.config.seed, -self.estimates[trial.place].cost.flops))
-        self._earlier |= {trial.id: trial.status() for trial in trials}
+        self.open |= {trial.id for trial in trials}
+        starts, costs = {trial.start.id for trial in self.trials if trial.start}, self.estimates
+        # Of trials that share weights the one that keeps its state comes first, or it would be trained once more.
+        self.waiting.sort(key=lambda one: (not one.keeps_state, -costs[one.place].cost.flops))
+        self.waiting.sort(key=lambda one: (one.config.seed, one.id not in starts))
+        self._earlier |= {trial.id: trial.folder.status() for trial in trials}
 
     def remaining(self) -> Remaining:
         return Remaining(len(self.waiting), sum(self.estimates[trial.place].cost.flops for trial in self.waiting))
 
     def next(self, taken: set[str]) -> Trial | None:
-        taken = taken | {trial.identity.weights for trial in self.trials if trial.lock.is_held()}
+        taken = taken | {trial.identity.weights for trial in self.trials if trial.folder.lock.is_held()}
         for trial in self.ready():
             if trial.identity.weights not in taken:
                 self.waiting.remove(trial)
@@ -93,21 +96,35 @@ class GridQueue(TrialQueue):
         return None
 
     def ready(self) -> Sequence[Trial]:
-        """The waiting trials that are needed now."""
-        return self.waiting
+        """The waiting trials that are needed now, and whose start has been trained."""
+        return [trial for trial in self.waiting if self._can_start(trial)]
+
+    def _can_start(self, trial: Trial) -> bool:
+        return trial.start is None or (trial.start.id not in self.open and trial.start.result() is not None)
+
+    def stranded(self) -> list[Trial]:
+        """The waiting trials that cannot be trained, as what they start from has ended without weights."""
+        return [trial for trial in self.waiting if self._is_stranded(trial)]
+
+    def _is_stranded(self, trial: Trial | None) -> bool:
+        if trial is None or trial.start is None or trial.start.result():
+            return False
+        return trial.start.id not in self.open or self._is_stranded(trial.trunk)
 
     def hold(self, trial: Trial) -> None:
         self.waiting.append(trial)
 
-    def ended_elsewhere(self, trial: Trial) -> Ending | None:
-        status = trial.status()
-        has_ended = status["state"] in ("done", "failed", "diverged")
+    def ended_elsewhere(self, trial: Trial) -> Outcome | None:
+        status = trial.folder.status()
+        has_ended = status["state"] in ENDED
         return status["state"] if has_ended and status != self._earlier[trial.id] else None
 
     def waits(self) -> str | None:
-        ready = len(self.ready())
-        return f"waiting for another command, which trains {ready} of these" if ready else None
+        starts = [trial.start for trial in self.waiting if trial.start and not self._can_start(trial)]
+        count = len(self.ready()) + sum(start.lock.is_held() for start in starts)
+        return f"waiting for another command, which trains {count} of these, or what they start from" if count else None
 
-    def ended(self, trial: Trial, ending: Ending) -> None:
-        if ending == "failed":
+    def ended(self, trial: Trial, outcome: Outcome) -> None:
+        self.open.discard(trial.id)
+        if outcome == "failed":
             self.failed.append(trial)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformer_pl.config.levels import DEFAULT_SCALE, read_pairs, scale_level, scale_names
+from transformer_pl.config.levels import DEFAULT_SCALE, OF_SEEDS, read_pairs, scale_choices, scale_level, scale_names
+from transformer_pl.plan.sweep_file import SHIPPED, located
 from transformer_pl.runtime.command_line import (
     must_be,
     option,
@@ -23,24 +23,17 @@ from transformer_pl.runtime.command_line import (
 from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.errors import InputError, suggestion
 
-OF_SEEDS = ("looks", "base_seeds")  # parameters of a grid that say how its seeds are given out; a trial has none
 BUDGET = 8  # tries per row of --retune
 TRIALS = "which trials"  # the heading of these options in the help
-SCALES = f"{', '.join(scale_names())} or your own YAML"
-PACKAGE = Path(__file__).parents[1]
-# Where the sweep files lie in a wheel, or else in a checkout of the repository
-SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))
 
 
 def sweep_file(word: str) -> Path:
-    """Read the path of a sweep file, or, where there is no such file, the name of one that ships: `table3_A`."""
+    """Read the path of a sweep file, or the name of one that ships (see `located`)."""
     path = Path(word)
-    if path.suffix or len(path.parts) != 1 or os.path.isfile(path):
-        return path
-    shipped = {file.stem: file for file in sorted(SHIPPED.glob("*.yaml")) if "." not in file.stem}  # no .rows.yaml
-    if word not in shipped:
+    shipped = sorted(file.stem for file in SHIPPED.glob("*.yaml") if "." not in file.stem)  # no .rows.yaml
+    if located(path) != path and word not in shipped:
         raise must_be(word, f"be a sweep file, or the name of one that ships{suggestion(word, shipped)}")
-    return shipped[word]
+    return path
 
 
 def _margin(word: str) -> tuple[str, float]:
@@ -87,7 +80,7 @@ def _pairs(words: Sequence[str]) -> Mapping[str, Any]:
 class RowOptions:
     """Which rows of a sweep file are meant, and where their trials lie."""
 
-    scale: str | None = which_trials(f"{SCALES} (the file's, or {DEFAULT_SCALE})", metavar="S")
+    scale: str | None = which_trials(f"{scale_choices()} (the file's, or {DEFAULT_SCALE})", metavar="S")
     set: Mapping[str, Any] = which_trials(
         "values that win over the file's; for all keys: python -m transformer_pl.train --help",
         default=dict,
@@ -107,7 +100,7 @@ class TableOptions(RowOptions):
     """
 
     seeds: tuple[int, ...] | None = which_trials(
-        "the seeds of each row (the file's, or 1)", metavar="1,2", type=partial(whole_numbers, at_least=0)
+        "the seeds of each row, base too (the file's, or 1)", metavar="1,2", type=partial(whole_numbers, at_least=0)
     )
     looks: tuple[int, ...] | None = which_trials(
         "look at the rows after so many seeds, and train only those on that are not decided (the file's, or none)",
@@ -115,7 +108,7 @@ class TableOptions(RowOptions):
         type=partial(whole_numbers, at_least=2),
     )
     base_seeds: int | None = which_trials(
-        "how many seeds base has, with which all rows are compared (the file's, or as many as the rows)",
+        "how many seeds base has, whose error all rows share (the file's, beside its own seeds, or those of a row)",
         metavar="N",
         type=whole_number(at_least=2),
     )

@@ -2,22 +2,24 @@
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from transformer_pl.config import EXTENSIONS, Config, is_known_key, is_option, unknown_key
-from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, parse_variant, read_levels, scale_level
+from transformer_pl.config import KEYS, Config, is_known_key, is_option, unknown_key
+from transformer_pl.config.levels import DEFAULT_SCALE, OF_SEEDS, Level, merge, parse_variant, read_levels, scale_level
 from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
-from transformer_pl.plan.shared_options import OF_SEEDS
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import read_text, read_yaml
-from transformer_pl.trials.identity import describe_difference, row_identity, same_row
+from transformer_pl.task import LOSSES
+from transformer_pl.trials.identity import describe_difference, row_identity
 from transformer_pl.trials.trial_config import as_trained, mistakes_of_parts
 
 # W&B's schema is closed: it refuses a file with any other key ("Malformed sweep config").
@@ -31,8 +33,14 @@ BUDGET_KEYS = ("data.batch_tokens", "data.vocab_size", "model.width", "model.dep
 OUR_PARAMETERS = ("scale", "variant", "seed", *OF_SEEDS)  # parameters that are not keys of the config
 MOST_TRIALS = 10_000  # trials that a grid may have
 LONGEST_NAME = 128  # characters: W&B's limit for a project and a group
+PACKAGE = Path(__file__).parents[1]
+# Where the sweep files lie in a wheel, or else in a checkout of the repository
+SHIPPED = next(filter(Path.is_dir, (PACKAGE / "sweeps", PACKAGE.parent / "sweeps")))
 
 
+TRIAL_ID = "[0-9a-f]{12}"
+WORDS = r"\+(?=[^+=]*=)"  # between the words of a `model.start`, but not inside a number such as 1e+30
+ROW_OF_FILE = r"(.+?\.ya?ml):(.+)"  # a `model.start` that is a row of another file
 COST_METRICS = ("params", "flops")  # goals that need no score: what a model costs
 Direction = Literal["minimize", "maximize"]
 
@@ -65,9 +73,17 @@ class SweepRow(NamedTuple):
     name: str  # what differs from base: `h=4`
     configs: list[Config]  # by seed
     keys: dict[str, Any]  # the arguments of `train`, beside the scale and the seed
+    start: int | None = None  # the place in `Sweep.planned` of the row whose trials its own start from (`model.start`)
+    of: "Sweep | None" = None  # the sweep of another file that it is a row of; None: this one
+
+    @property
+    def title(self) -> str:
+        """Its name, behind that of its file where this is another one."""
+        return f"{self.of.path}:{self.name}" if self.of else self.name
 
 
-class Sweep(NamedTuple):
+@dataclass(frozen=True)
+class Sweep:
     """The rows of a grid at one scale."""
 
     name: str
@@ -75,36 +91,63 @@ class Sweep(NamedTuple):
     scale: str
     base: Config  # the scale, with the keys that the file gives to every row; rows are compared with it
     rows: list[SweepRow]
+    path: Path  # the file
     matches_flops: bool = False  # whether a row has optim.match=flops
     notes: tuple[str, ...] = ()  # printed under its table
+    tried: tuple[tuple[str, Mapping[str, Any], float], ...] = ()  # of --retune: row, point and value of its metric
+    metric: str | None = None  # the file's, which `main_metric` reads
     looks: tuple[int, ...] = ()  # after how many seeds the rows are looked at; empty: once, at the end
+
+    @property
+    def retuned(self) -> tuple[str, ...]:
+        """The keys of which each row has its own best value."""
+        return tuple(self.tried[0][1]) if self.tried else ()
 
     @property
     def configs(self) -> list[Config]:
         """The configs of all trials, row by row."""
         return [config for row in self.rows for config in row.configs]
 
+    @cached_property
+    def planned(self) -> list[SweepRow]:
+        """The rows, and behind them those of other files that they start from, each of these with one config.
+
+        The other files are read as they are. Raises an InputError for a start that is no row, and for rows that start
+        from themselves.
+        """
+        return _with_starts(self)
+
     @property
     def of_base(self) -> SweepRow | None:
         """The row that is base; None where the sweep has none."""
-        return next((row for row in self.rows if same_row(row.configs[0], self.base)), None)
+        return None if self.base_row is None else self.rows[self.base_row]
 
-    @property
+    @cached_property
     def base_row(self) -> int | None:
         """The index of the row that is base; None where the sweep has none."""
-        return next((i for i, row in enumerate(self.rows) if same_row(row.configs[0], self.base)), None)
+        base = row_identity(self.base)
+        return next((i for i, row in enumerate(self.rows) if row_identity(row.configs[0]) == base), None)
 
     def without_looks(self) -> "Sweep":
         """The same sweep as a W&B agent trains it, which takes the grid as it is: base has the seeds of the others."""
         rows = [row._replace(configs=row.configs[: self.looks[-1]]) for row in self.rows]
         note = "The looks that the file plans were not taken: whoever trained this did not use the sweep command."
-        return self._replace(rows=rows, looks=(), notes=(*self.notes, note))
+        return replace(self, rows=rows, looks=(), notes=(*self.notes, note))
+
+
+def located(file: Path) -> Path:
+    """Where a sweep file lies. A name such as `table3_A`, where there is no such file, means one that ships.
+
+    Messages and printed commands have the file as it was typed; only what reads it asks for the place.
+    """
+    is_path = file.suffix or len(file.parts) != 1 or os.path.isfile(file)
+    return file if is_path else SHIPPED / f"{file}.yaml"
 
 
 def leading_comment(path: Path) -> str:
     """What the comment at the top of a sweep file says, without its indented commands; empty if the file is gone."""
     try:
-        lines = itertools.takewhile(lambda line: line.startswith("#"), read_text(path).splitlines())
+        lines = itertools.takewhile(lambda line: line.startswith("#"), read_text(located(path)).splitlines())
     except (OSError, InputError):
         return ""
     return " ".join(line[1:].strip() for line in lines if not line.startswith("#  "))
@@ -122,27 +165,22 @@ def read_sweep(
     """Read a grid and check every trial of it.
 
     path: the sweep file.
-    scale, seeds, looks, base_seeds: these replace those of the file.
+    scale, seeds, looks, base_seeds: these replace those of the file. Its base_seeds are for its own seeds or looks.
     sets: the values of --set, which win over everything.
     content: the content of the file, where it was read already.
 
     Raises one InputError for all mistakes of the file and of all its trials.
     """
-    content = read_yaml(path) if content is None else content
+    content = read_yaml(located(path)) if content is None else content
     parameters, mistakes = _read_parameters(path, content)
     scales = parameters.pop("scale", [DEFAULT_SCALE])
     if scale is None and len(scales) > 1:
         mistakes.append(
             f"{path}: parameters.scale = {shown(scales)}: must be one value; start the command once for each"
         )
+    goal = _goal(content, scale is not None)
     scale = str(scales[0]) if scale is None else scale
-    seeds = seeds or parameters.get("seed", [1])
-    if looks is not None:
-        parameters["looks"] = [" ".join(map(str, looks))]
-    if base_seeds is not None:
-        parameters["base_seeds"] = [base_seeds]
-    planned = _looks(path, parameters.pop("looks", [None]), len(seeds), mistakes)
-    more = _more_of_base(path, parameters.pop("base_seeds", [None]), len(seeds), mistakes)
+    seeds, planned, more = _seeds(path, parameters, seeds, looks, base_seeds, mistakes)
     row_count = math.prod(len(values) for key, values in parameters.items() if key != "seed")
     if row_count * len(seeds) > MOST_TRIALS:
         made = f"{row_count:,} rows with {len(seeds):,} seeds each"
@@ -155,7 +193,8 @@ def read_sweep(
     reader = _RowReader(path, scale_keys, seeds, sets or {}, mistakes)
     base, rows = reader.read_all(parameters)
     name, project = content.get("name", path.stem), content.get("project", PROJECT)
-    sweep = Sweep(name, project, scale, base, rows, reader.matches_flops, looks=planned)
+    matches = reader.matches_flops
+    sweep = Sweep(name, project, scale, base, rows, path, matches, metric=goal, looks=planned)
     return _with_more_of_base(sweep, path, more) if planned or more else sweep
 
 
@@ -163,9 +202,11 @@ def _with_more_of_base(sweep: Sweep, path: Path, more: int) -> Sweep:
     """The sweep, whose base has so many more seeds than its other rows. Raises an InputError where it has no base."""
     if (of_base := sweep.of_base) is None:
         raise InputError(f"{path}: looks and base_seeds are of base, which is not a row; add base to variant")
+    if sweep.looks and len(sweep.rows) == 1:
+        raise InputError(f"{path}: looks are at differences from base, which is the only row; add rows to variant")
     last = max(config.seed for config in of_base.configs)
     configs = [*of_base.configs, *_with_seeds(of_base.configs[0], range(last + 1, last + more + 1))]
-    return sweep._replace(rows=[row._replace(configs=configs) if row is of_base else row for row in sweep.rows])
+    return replace(sweep, rows=[row._replace(configs=configs) if row is of_base else row for row in sweep.rows])
 
 
 def row_levels(path: Path, keys: Mapping[str, Any], sets: Mapping[str, str]) -> list[Level]:
@@ -226,7 +267,7 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
         values = None
         if isinstance(entry, dict) and entry.keys() in ({"value"}, {"values"}):
             values = entry.get("values", [entry.get("value")])
-        nested = (list, dict) if key in EXTENSIONS or is_option(str(key)) else ()
+        nested = (list, dict) if isinstance(KEYS.get(key), list) or is_option(str(key)) else ()
         kinds = (str, int, float, type(None), *nested)
         if values and isinstance(values, list) and all(isinstance(value, kinds) for value in values):
             values_by_key[str(key)] = values
@@ -234,6 +275,37 @@ def _read_parameters(path: Path, content: Mapping[str, Any]) -> tuple[dict[str, 
             form = "{value: ...} or {values: [...]} in a grid, with plain values"
             errors.append(f"{path}: parameters.{key} = {shown(entry)}: must be {form}")
     return values_by_key, errors
+
+
+def _goal(content: Mapping[str, Any], has_other_scale: bool) -> str | None:
+    """The metric of a file; at another scale than the file's, which may have another task, only one of all tasks."""
+    metric = content.get("metric")
+    name = metric.get("name") if isinstance(metric, dict) else None  # else `top_level_mistakes` says so
+    return None if has_other_scale and name not in LOSSES else name
+
+
+def _seeds(
+    path: Path,
+    parameters: dict[str, list],
+    seeds: Sequence[str | int] | None,
+    looks: Sequence[int] | None,
+    base_seeds: int | None,
+    mistakes: list[str],
+) -> tuple[Sequence[str | int], tuple[int, ...], int]:
+    """The seeds of a row, the looks, and how many more seeds base has, as `read_sweep` is given them or the file says.
+
+    parameters: of the file; those of looks and base_seeds are taken out. mistakes: collects them.
+    """
+    own_seeds = parameters.get("seed", [1])
+    # --seeds are those of base, too; but with looks those of base are planned with these.
+    replaces_all = bool(seeds) and base_seeds is None and "looks" not in parameters
+    seeds = seeds or own_seeds
+    of_looks = parameters.pop("looks", [None])
+    of_looks = of_looks if looks is None else [" ".join(map(str, looks))]
+    planned, of_base = _looks(path, of_looks, len(seeds), mistakes), parameters.pop("base_seeds", [None])
+    of_base = of_base if base_seeds is None else [base_seeds]
+    more = _more_of_base(path, of_base, len(own_seeds if replaces_all else seeds), mistakes) * (not replaces_all)
+    return seeds, planned, more
 
 
 def _looks(path: Path, values: list, seeds: int, mistakes: list[str]) -> tuple[int, ...]:
@@ -261,6 +333,67 @@ def _more_of_base(path: Path, values: list, seeds: int, mistakes: list[str]) -> 
     return 0
 
 
+def _with_starts(sweep: Sweep) -> list[SweepRow]:
+    """The rows of `Sweep.planned`, which know the place that they start from."""
+    rows, places, files, errors = [*sweep.rows], dict[tuple[Path, str], int](), dict[str, Sweep](), list[str]()
+    for place, row in enumerate(rows):  # which grows by the rows of other files
+        name, of = row.configs[0].model.start, row.of or sweep
+        if name is None or re.fullmatch(TRIAL_ID, name):
+            continue
+        try:
+            found, start = _named_row(name, row, of, files)
+        except InputError as error:
+            errors += [f"{of.path}: row `{row.name}`: model.start = {name}: {message}" for message in error.messages]
+            continue
+        if found is not sweep:
+            trunk = found.rows[start]
+            if (start := places.setdefault((found.path, trunk.name), len(rows))) == len(rows):
+                rows.append(trunk._replace(configs=trunk.configs[:1], of=found))
+        rows[place] = row._replace(start=start)
+    endless = "must not start, over whatever rows, from itself; name another row"
+    errors += [f"{sweep.path}: row `{row.title}`: {endless}" for row in rows if _is_endless(row, rows)]
+    if errors:
+        raise InputError(*errors)
+    return rows
+
+
+def _named_row(name: str, row: SweepRow, sweep: Sweep, files: dict[str, Sweep]) -> tuple[Sweep, int]:
+    """The sweep and the place there of the row that a `model.start` names.
+
+    row: whose start it is, of that sweep. files: the other sweeps, which are kept.
+    """
+    wanted, found = name, _rows_with_words(name, sweep, row)
+    if not found and (elsewhere := re.fullmatch(ROW_OF_FILE, name)):
+        file, wanted = elsewhere.groups()
+        if file not in files:
+            files[file] = read_sweep(Path(file))
+        sweep = files[file]
+        found = _rows_with_words(wanted, sweep)
+    if not found:
+        known = [other.name.replace(" ", "+") for other in sweep.rows]
+        raise InputError(f"is no other row of {sweep.path}{suggestion(wanted, known)}")
+    if len(found) > 1:
+        few = " and ".join(f"`{sweep.rows[place].name}`" for place in found[:2])
+        raise InputError(f"must name one row, but {len(found)} have these words, such as {few}; write more of them")
+    return sweep, found[0]
+
+
+def _rows_with_words(name: str, sweep: Sweep, asking: SweepRow | None = None) -> list[int]:
+    """The places of the rows with all words of a name, but for the one that asks; or of that with no other words."""
+    words, by_place = {*re.split(WORDS, name)}, [{*row.name.split()} for row in sweep.rows]
+    whole = [n for n, has in enumerate(by_place) if has == words or sweep.rows[n].name.replace(" ", "+") == name]
+    return whole or [n for n, has in enumerate(by_place) if has > words and sweep.rows[n] is not asking]
+
+
+def _is_endless(row: SweepRow, rows: Sequence[SweepRow]) -> bool:
+    """Whether the starts of a row, one before the other, do not end."""
+    for _ in rows:
+        if row.start is None:
+            return False
+        row = rows[row.start]
+    return True
+
+
 @dataclass
 class _RowReader:
     """Reads the rows of a grid and collects the errors of all of them."""
@@ -276,7 +409,7 @@ class _RowReader:
         """The base and the rows. Raises one InputError for the mistakes of all rows."""
         shared = {k: values[0] for k, values in parameters.items() if len(values) == 1 and k not in OUR_PARAMETERS}
         varied = [key for key in parameters if key != "seed" and key not in shared]
-        (base, _), seeds, rows = self._read(shared), self._read_seeds(), list[SweepRow]()
+        (base, _), seeds, rows = self._read(shared, whole=False), self._read_seeds(), list[SweepRow]()
         written: list[str] = []  # what the file says of each row alone
         for values in itertools.product(*map(parameters.__getitem__, varied)):
             own = dict(zip(varied, values, strict=True))
@@ -314,15 +447,18 @@ class _RowReader:
         self.errors += mistakes
         return [] if mistakes else seeds
 
-    def _read(self, keys: Mapping[str, Any]) -> tuple[Config | None, dict[str, Any]]:
-        """The config of a row with these keys of the file, or None if it has errors; and the arguments of `train`."""
+    def _read(self, keys: Mapping[str, Any], whole: bool = True) -> tuple[Config | None, dict[str, Any]]:
+        """The config of a row with these keys of the file, or None if it has errors; and the arguments of `train`.
+
+        whole: whether options without a default must be given, which may differ between the rows of a base.
+        """
         try:
             levels = row_levels(self.path, keys, self.sets)
         except InputError as error:
             self.errors += error.messages
             return None, {}
         config, mistakes = read_levels([self.scale, *levels])
-        mistakes += [f"{self._origin(mistake)}: {mistake}" for mistake in mistakes_of_parts(config)]
+        mistakes += [f"{self._origin(mistake)}: {mistake}" for mistake in mistakes_of_parts(config, whole)]
         self.errors += mistakes
         return None if mistakes else config, {key: value for key, (value, _) in merge(levels).items()}
 
@@ -334,8 +470,12 @@ class _RowReader:
     def _mixed(self, rows: Sequence[SweepRow]) -> Iterator[str]:
         """Error messages for rows that one table cannot hold, or with which FLOPs cannot be matched."""
         first = rows[0].configs[0].flat()
+        sets = dict[str, str]()
         for row in rows:
             flat = row.configs[0].flat()
+            for name, written in zip(row.configs[0].data.further, flat["data.sets"], strict=True):
+                if sets.setdefault(name, written) != written:
+                    yield f"{self.path}: row `{row.name}`: data.sets: {name} must be the same set in all rows"
             for key in ("data.task", *(BUDGET_KEYS if flat["optim.match"] == "flops" else ())):
                 if flat[key] != first[key]:
                     condition = "" if key == "data.task" else " with optim.match=flops"

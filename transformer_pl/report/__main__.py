@@ -6,13 +6,14 @@ It also makes the table of runs that were trained elsewhere, from a CSV file wit
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from shlex import join
 from typing import Any
 
 from transformer_pl.plan.shared_options import TableOptions, sweep_folder
-from transformer_pl.plan.sweep_file import SEARCHES
-from transformer_pl.report.options import (
+from transformer_pl.plan.sweep_file import SEARCHES, located
+from transformer_pl.report.report_options import (
     FOR_PROGRAMS,
     TEXT_FORMATS,
     RunsReport,
@@ -20,11 +21,23 @@ from transformer_pl.report.options import (
     TableChoice,
     read_options,
 )
+from transformer_pl.report.runs import runs_report
+from transformer_pl.report.sweep_rows import trial_records
+from transformer_pl.report.sweeps import against, of_grid, read_grid, with_shipped
+from transformer_pl.report.tables import Report, printable
 from transformer_pl.runtime.command_line import refuse_options, run_command
 from transformer_pl.runtime.errors import collect_errors, warn
 from transformer_pl.runtime.files import read_yaml
-from transformer_pl.runtime.terminal import announce, command_console, for_output, nothing_printed, say, table_width
+from transformer_pl.runtime.terminal import (
+    announce,
+    command_console,
+    for_output,
+    nothing_printed,
+    say_next,
+    table_width,
+)
 from transformer_pl.table.formats import Table
+from transformer_pl.train.wandb_run import is_disabled, send_report
 from transformer_pl.trials.runs_folder import read_plan
 
 
@@ -32,15 +45,16 @@ def main(argv: list[str]) -> int:
     """Print a report of each sweep file and return the exit code."""
     options = read_options(argv)
     announce(f"reading {', '.join(map(str, options.files))}")
-    with nothing_printed():
+    with nothing_printed(), ExitStack() as stack:
+        if isinstance(options, SweepReport) and options.shipped:
+            options = stack.enter_context(with_shipped(options))
         reports = make_reports(options)
     for title, report in reports:
         print_report(title, report, options, len(reports) > 1)
     if options.format == "terminal":
-        has_page = not (options.pairs or options.factors) and getattr(options, "split", "val") == "val"
-        what, form = ("page", "html") if has_page else ("table for a paper", "tex")
+        what, form = ("page", "html") if options.has_page else ("table for a paper", "tex")
         again = join(["python", "-m", "transformer_pl.report", *argv])
-        say(command_console(), f"next, the {what}: {again} --format {form}")
+        say_next(command_console(), f"the {what}: {again} --format {form}")
     return 0
 
 
@@ -50,61 +64,54 @@ def make_reports(options: SweepReport | RunsReport) -> list[tuple[str, Table | P
     Formats for programs (json, csv) get one table of all files.
     """
     if isinstance(options, RunsReport):
-        from transformer_pl.report.runs import runs_report  # scipy takes half a second
-
         return [runs_report(options)]
     files = dict.fromkeys(options.files)
-    if options.together:
-        return [make_report([*files], options)]
     if options.trials:
         records = collect_errors(lambda file: read_records(file, options), files)
-        return [("", joined(map(Table.of_records, records.values())))]
-    reports = collect_errors(lambda file: make_report([file], options), files)
+        return [("", Table(records=joined(records.values())))]
+    reports = collect_errors(lambda file: printed_report(make_report(file, options), options), files)
     if len(reports) > 1 and options.format in FOR_PROGRAMS:
-        return [("", joined(table.titled(title) for title, table in reports.values() if isinstance(table, Table)))]
+        tables = [table.titled(title) for title, table in reports.values() if isinstance(table, Table)]
+        columns = [column for table in tables for column in table.all_columns]  # of which JSON has the meanings
+        notes = dict.fromkeys(note for table in tables for note in table.notes)
+        summary = " ".join(filter(None, (table.summary for table in tables)))
+        return [("", Table(columns, joined(table.records for table in tables), [*notes], summary=summary))]
     return [*reports.values()]
 
 
-def joined(tables: Iterable[Table]) -> Table:
-    """Several tables as one, for programs: each record has the keys of all."""
-    tables = list(tables)
-    records = [record for table in tables for record in table.records]
+def joined(tables: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The records of several tables: each has the keys of all."""
+    records = [record for table in tables for record in table]
     keys = dict.fromkeys(key for record in records for key in record)
-    headings = [column._replace(key="") for table in tables for column in table.columns]
-    notes = dict.fromkeys(note for table in tables for note in table.notes)
-    summary = " ".join(filter(None, (table.summary for table in tables)))
-    values = Table.of_records([{key: record.get(key) for key in keys} for record in records]).all_columns
-    return Table([*headings, *values], [*notes], summary=summary)
+    return [{key: record.get(key) for key in keys} for record in records]
 
 
-def make_report(files: Sequence[Path], options: SweepReport) -> tuple[str, Table | Path]:
-    """The title and the table of a sweep file, or of several together, or the path of its page."""
-    from transformer_pl.report.tables import Draw, printable  # scipy takes half a second
+def make_report(file: Path, options: SweepReport) -> Report:
+    """The report of a sweep file."""
+    content = read_yaml(located(file))
+    if content.get("method") not in SEARCHES:
+        return (against if options.against else of_grid)(file, content, options)
+    from transformer_pl.search.table import find_results, search_report  # Optuna and torch take seconds
 
-    contents = [read_yaml(file) for file in files]
-    if contents[0].get("method") in SEARCHES:
-        from transformer_pl.search.table import search_report  # Optuna and torch take seconds
+    refuse_options(options, ["margin", "pairs", "rows", "against"], f"is for the rows of a grid, but {file} searches")
+    results = find_results(file, content, options)
+    assert results  # without any it raises an InputError
+    return search_report(results)
 
-        why = f"is for the rows of a grid, but {files[0]} searches"
-        refuse_options(options, ["margin", "pairs", "factors", "rows", "sort", "against"], why)
-        made: tuple[Any, Table, Draw] = search_report(files[0], contents[0], options)
-    else:
-        from transformer_pl.report.sweeps import against, of_grids
 
-        made = (against if options.against else of_grids)(files, contents, options)
-    sweep, table, draw_page = made
+def printed_report(report: Report, options: SweepReport) -> tuple[str, Table | Path]:
+    """The title of a report, and its table or the path of its page, which W&B gets, too, where that is asked for."""
 
     def draw(folder: Path, title: str, table: Table) -> None:
-        draw_page(folder, title, table)
+        report.draw(folder, title, table)
         if options.wandb:
-            from transformer_pl.train.wandb_run import is_disabled, send_report
-
             if is_disabled():
                 warn("--wandb: nothing is sent, because WANDB_MODE is disabled")
-            send_report(folder, sweep.name, sweep.project, table, read_plan(folder))
+            send_report(folder, report.name, report.project, table, read_plan(folder))
 
-    title = f"{sweep.name} at scale {Path(sweep.scale).stem}"
-    return title, printable(table, title, sweep_folder(sweep, options), draw, options)
+    folder = sweep_folder(report, options)
+    table = report.table._replace(label=folder.name)
+    return report.title, printable(table, report.title, folder, draw, options)
 
 
 def read_records(file: Path, options: TableOptions, planned: bool = False) -> list[dict[str, Any]]:
@@ -113,14 +120,11 @@ def read_records(file: Path, options: TableOptions, planned: bool = False) -> li
     planned: whether trials may be missing; if tries of --retune are missing, the records are those of the tries. Raises
     an InputError where the sweep cannot be planned.
     """
-    content = read_yaml(file)
+    content = read_yaml(located(file))
     if content.get("method") in SEARCHES:
         from transformer_pl.search.table import search_records  # Optuna and torch take seconds
 
         return search_records(file, content, options, planned)
-    from transformer_pl.report.rows import trial_records
-    from transformer_pl.report.sweeps import read_grid  # scipy takes half a second
-
     return trial_records(read_grid(file, content, options, planned))
 
 
@@ -134,7 +138,7 @@ def print_report(title: str, report: Table | Path, options: TableChoice, with_ti
         console.print(*filter(None, [shown_title]), report.terminal(table_width(console)), sep="\n", crop=False)
     else:
         is_latex = options.format == "tex"
-        text = report.latex(title, options.caption) if is_latex else TEXT_FORMATS[options.format](report)
+        text = report.latex(options.caption) if is_latex else TEXT_FORMATS[options.format](report)
         heading = {"md": f"## {title}\n\n", "tex": f"% {title}\n"}.get(options.format, "") if with_title else ""
         print(for_output(heading + text), end="\n" if with_title else "")
 

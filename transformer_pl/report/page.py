@@ -15,16 +15,16 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import format_duration
-from transformer_pl.table.figures import Drawing, draw_sweep_plots
+from transformer_pl.table.figures import Drawing, differing_most, draw_sweep_plots
 from transformer_pl.table.formats import Table
 from transformer_pl.table.html import write_html
-from transformer_pl.table.rows import Row
 from transformer_pl.task import task_of
 from transformer_pl.train.evaluate import attention_maps, shown_text, trained_model
 from transformer_pl.trials.identity import config_difference, same_row
 from transformer_pl.trials.runs_folder import read_plan
 from transformer_pl.trials.trial import Trial
 
+SHOWN_ROWS = 10  # beside base, whose translations and attention are shown: those that differ most from it
 TRANSLATED_SENTENCES = 12  # sentences whose translations are shown
 ATTENTION_SENTENCES = 4  # sentences whose attention is shown
 MAX_LENGTH = 40  # tokens of a sentence whose attention is shown, in either language, with EOS or BOS
@@ -36,23 +36,29 @@ def write_page(
     title: str,
     base: Config,
     table: Table,
-    rows: Sequence[Row],
+    trials: Sequence[tuple[str, Trial]],
     drawings: Mapping[str, Drawing] | None = None,
     shown: Sequence[tuple[str, Trial]] | None = None,
     comment: str = "",
 ) -> None:
     """Write `report.html`, its figures, and its table as `table.md`.
 
-    rows: with their trials. drawings: by file name; None: those of a grid. shown: the trials whose translations and
-    attention the page has, each with the name of its row; None: the first finished seed of each row. Base comes first.
+    trials: each with the name of its row. drawings: by file name; None: those of a grid. shown: the trials whose
+    translations and attention the page has; None: the first finished one of the sweep's base, of the table's, and of
+    the SHOWN_ROWS that differ most from that. The sweep's base comes first.
     comment: what the page says of the sweep where plan.json, which keeps the comment of its file, is not here.
     """
     if drawings is None:
         drawings = draw_sweep_plots(table)
+    left_out = 0
     if shown is None:
-        first = [(row.shown_name, next((trial for trial in row.trials if trial.result()), None)) for row in rows]
-        shown = [(name, trial) for name, trial in first if trial]
-    shown = sorted(shown, key=lambda one: not same_row(one[1].config, base))
+        names = {contrast.row.shown_name for contrast in differing_most(table.contrasts, SHOWN_ROWS + 1)}
+        finished = [(name, trial) for name, trial in trials if trial.folder.result()]
+        first = dict(reversed(finished))
+        wanted = [name for name, trial in finished if name in names or same_row(trial.config, base)]
+        shown = [(name, first[name]) for name in dict.fromkeys(wanted)]
+        left_out = len(first) - len(shown)
+    shown = sorted(shown, key=lambda named: not same_row(named[1].config, base))
     write_html(
         folder,
         title,
@@ -60,27 +66,28 @@ def write_page(
         drawings,
         plan={"comment": comment} | read_plan(folder),
         duration=format_duration,
+        left_out=left_out,
         translations=_translations(shown),
         attention={"sentences": _attention(shown)},
         task=task_of(base.data),
-        trials=[_trial(base, trial) for row in rows for trial in row.trials],
+        trials=[_trial(base, trial) for _, trial in trials],
     )
 
 
 def _trial(base: Config, trial: Trial) -> dict[str, Any]:
     """What the page says of a trial: what differs from base, where it ran, its metrics and the end of its log."""
-    changes, result = config_difference(trial.config, base).items(), trial.result()
-    facts = {"folder": trial.folder.name} | trial.environment() | (result.metrics if result else {})
+    changes, result = config_difference(trial.config, base).items(), trial.folder.result()
+    facts = {"folder": trial.folder.name} | trial.folder.environment() | (result.metrics if result else {})
     facts |= {"packages": ", ".join(f"{name} {version}" for name, version in facts.pop("packages", {}).items())}
     return {
         "name": trial.name,
-        "state": trial.status()["state"],
+        "state": trial.folder.state(),
         "result": result,
         "finished": result.finished if result else "",
         "seconds": result.wall_s if result else 0.0,
         "changes": [(key, *values) for key, values in changes if key != "seed"],
         "facts": facts | {"gpus": ", ".join(facts.pop("gpus", [])) or "none"},
-        "log": "\n".join(trial.log_end(LOG_LINES)),
+        "log": "\n".join(trial.folder.log_end(LOG_LINES)),
     }
 
 
@@ -93,8 +100,8 @@ def _translations(shown: Sequence[tuple[str, Trial]]) -> list[dict[str, Any]]:
     for name, trial in shown:
         measure = task_of(trial.config.data).measure
         with suppress(InputError):  # the dataset or the translations are not here
-            row_text, hypotheses = trial.prepared.text("val"), trial.hypotheses("val")
-            scores = measure.score(trial.sentences("val", measure))
+            row_text, hypotheses = trial.prepared.text("val"), trial.folder.hypotheses("val")
+            scores = measure.score(trial.folder.sentences("val", measure))
             if not text:
                 text, (sources, references) = row_text, shown_text(trial.prepared)
             if row_text == text:
@@ -122,7 +129,7 @@ def _attention(shown: Sequence[tuple[str, Trial]]) -> list[dict[str, Any]]:
             sentences = sentences or _short_sentences(first)
             if trial.prepared.folder != first.folder:
                 continue
-            model = trained_model(trial.config, trial.prepared, trial)
+            model = trained_model(trial.config, trial.prepared, trial.folder)
             maps = [attention_maps(model, batch.source, batch.target_in) for _, batch in sentences]
             for (picture, _), by_site in zip(sentences, maps, strict=True):
                 every = {site: torch.cat(layers).float().cpu() for site, layers in by_site.items()}

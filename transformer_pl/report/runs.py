@@ -1,32 +1,34 @@
 """The rows of runs that were trained elsewhere, of which a file has a line for each.
 
-Runs with equal values in some columns of the file are one row of the table. They are a sample of seeds. The sentences
-that they were evaluated on are not known.
+Runs with equal values in some columns of the file are one row of the table. They are a sample of seeds. What they were
+evaluated on is known where a run has a line for each item, such as a question.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
-from transformer_pl.plan.shared_options import ONLINE_RUNS, SHIPPED, margins
-from transformer_pl.report.options import MOST_RUNS, RunsReport
-from transformer_pl.report.reading import Run, read_runs, refuse_twice
+from transformer_pl.plan.shared_options import ONLINE_RUNS, margins
+from transformer_pl.report.reading import Runs, codes_of, listed, read_runs, refuse_empty, refuse_twice, words_in
+from transformer_pl.report.report_options import MOST_RUNS, RunsReport
 from transformer_pl.report.tables import printable, table_of
 from transformer_pl.runtime.errors import InputError, collect_errors, shown
 from transformer_pl.runtime.terminal import counted
-from transformer_pl.table.contrast_tables import MISSING
 from transformer_pl.table.formats import Table
-from transformer_pl.table.moderation import variance_of
-from transformer_pl.table.rows import About, Measure, Row, with_base
-from transformer_pl.table.statistics import difference
+from transformer_pl.table.notes import FEWEST_SENTENCES
+from transformer_pl.table.row import MISSING, About, Facts, Outcome, Row, with_base
+from transformer_pl.table.statistics import Sample, by_cluster, difference, estimate, sample
 
 MOST_ROWS = 500  # with more rows, --row surely names a column in which each run has its own value
 BASES = ("base", "baseline")  # names that make a row the base where --base names none
-SHOWN = 5  # names of missing runs in a note
+FOLDS = {"fold", "folds", "kfold", "split", "splits", "cv"}  # words of a heading that names parts of one dataset
+FEW_PAIRS = 5  # which say little of how their differences spread
 
 
 def runs_report(options: RunsReport) -> tuple[str, Table | Path]:
@@ -35,9 +37,7 @@ def runs_report(options: RunsReport) -> tuple[str, Table | Path]:
     folder = file.with_suffix(".report")
     if str(file).startswith(ONLINE_RUNS):
         folder = Path(f"{file.name}.report")
-    elif file.is_relative_to(SHIPPED):  # nothing is written there
-        folder = Path(folder.name)
-    table = table_of(*runs_rows(file, options), options)
+    table = table_of(*runs_rows(file, options), options.pairs)._replace(label=file.name)
     return file.name, printable(table, file.name, folder, _draw_page, options)
 
 
@@ -45,64 +45,106 @@ def _draw_page(folder: Path, title: str, table: Table) -> None:
     from transformer_pl.table.figures import forest  # matplotlib takes a second
     from transformer_pl.table.html import write_html
 
-    drawing = forest(table.contrasts)
+    drawing = forest(table.contrasts, trial="run")
     write_html(folder, title, table, {"differences": drawing} if drawing else {})
 
 
 def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     """The rows of the runs in a file, and what their table is of. Raises an InputError for what makes no table."""
-    runs, notes = read_runs(path, options.row, options.numbers, options.seed, options.decimal_comma)
-    if options.seed or options.spreads:
-        refuse_twice(path, runs, options.seed)
-    rows = _of_means(path, runs, options) if options.spreads else _of_runs(runs, options)
+    runs, notes = read_runs(path, options.row, options.numbers, options.seed, options.item, options.cluster)
+    if options.seed or options.spreads or options.item:
+        refuse_twice(path, runs, options.seed, options.item)
+    rows = (_of_means if options.spreads else _of_runs)(path, runs, options)
     if len(rows) > MOST_ROWS:
         rule = f"must make at most {MOST_ROWS} rows, but make {len(rows):,}"
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
     rows = with_base(rows, options.base or _named_base(path, rows), is_reference=False)
     rows.sort(key=lambda row: not row.is_base)  # the others in the order of the file
-    notes += filter(None, (_missing(metric, runs) for metric in options.metric))
-    if options.spreads:
-        notes.append(_note_on_means(runs, options))
-    if options.paired and rows[0].is_base:
-        notes.append(_note_on_pairs(path, rows, runs, options))
-    if options.pairs or options.factors:
+    if options.pairs:
         _refuse_untested(path, rows, options)
-    measures = [Measure(name, name, _digits(name, rows, options), options.lower_is_better) for name in options.metric]
-    margin = margins(options.margin, options.metric)
-    return rows, About(
-        measures=measures, trial="run", shared="seeds", margins=margin, added=notes, shows_settings=False
-    )
+    outcomes = [
+        Outcome(name, name, _digits(name, rows, options), options.is_lower_better(name)) for name in options.metric
+    ]
+    margin, facts = margins(options.margin, options.metric), Facts(others=[*notes, *_notes(path, rows, runs, options)])
+    about = About(outcomes=outcomes, trial="run", shared="pairs", within="pair", margins=margin, shows_settings=False)
+    how = f"name one with --base: {listed([quote(row.name) for row in rows])}"
+    return rows, replace(about, unit=_unit(options), facts=facts, how_to_name_base=how)
 
 
-def _of_runs(runs: Sequence[Run], options: RunsReport) -> list[Row]:
-    """The rows of runs. With --paired they have the seeds by which they are compared with base, and with --folds the
-    overlap of a `Sample`."""
-    by_row: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.seed):  # rows are compared seed by seed
-        by_row.setdefault(run.row, []).append(run)
-    folds = len({run.seed for run in runs})
-    overlap = 1 / (folds - 1) if options.folds and folds > 1 else 0.0
-    rows = []
-    for name in dict.fromkeys(run.row for run in runs):
-        known = {metric: _known(by_row[name], metric) for metric in options.metric}
-        states = ["done" if {*run.values.values()} - {None} else MISSING for run in by_row[name]]
-        row = _row(by_row[name][0], {metric: [*values] for metric, (_, values) in known.items() if values}, states)
-        if options.paired:
-            pairs = {key: one._replace(weights=known[key][0], overlap=overlap) for key, one in row.samples.items()}
-            row = replace(row, samples=pairs)
-        rows.append(row)
-    return rows
+def _of_runs(path: Path, runs: Runs, options: RunsReport) -> list[Row]:
+    """The rows of runs. With --paired they have the seeds by which they are compared with base."""
+    by_row: dict[str, list[int]] = {name: [] for name in runs.rows}
+    for place in sorted(range(len(runs.rows)), key=runs.seeds.__getitem__):  # rows are compared seed by seed
+        by_row[runs.rows[place]].append(place)
+    items = _clusters(path, runs, options)
+    return [_of_row(path, runs, places, items, options) for places in by_row.values()]
 
 
-def _known(runs: Sequence[Run], metric: str) -> tuple[list[str], list[float]]:
-    """The seeds of the runs that have a number, and these numbers."""
-    known = [(run.seed, value) for run in runs if (value := run.values[metric]) is not None]
-    return [seed for seed, _ in known], [value for _, value in known]
+def _clusters(path: Path, runs: Runs, options: RunsReport) -> dict[str, str]:
+    """The cluster of each item, sorted by item; empty where there are no items. Raises an InputError for an item in two
+    clusters, and for few clusters."""
+    clusters, columns = dict[str, str](), ",".join(options.cluster or options.item)
+    for line, item, cluster in zip(runs.lines, runs.items, runs.clusters, strict=False):
+        if clusters.setdefault(item, cluster) != cluster:
+            rule = f"must be of one {columns}, but is of {shown(clusters[item])}, and here of {shown(cluster)}"
+            remedy = f"correct it, or name {columns} in --item, too, if each has items of its own"
+            raise InputError(f"{path} line {line}: --item {shown(item)}: {rule}; {remedy}")
+    if options.item and len(count := {*clusters.values()}) < FEWEST_SENTENCES:
+        option = f"--cluster {columns}" if options.cluster else f"--item {columns}"
+        rule = f"must tell apart at least {FEWEST_SENTENCES} {_unit(options)}, but has {len(count)}"
+        raise InputError(f"{path}: {option}: {rule}; give each run one line, with its mean")
+    return dict(sorted(clusters.items()))
 
 
-def _row(run: Run, values: Mapping[str, Sequence[float]], states: Sequence[str]) -> Row:
-    own_name = "" if run.row.lower() in BASES else run.row
-    return Row.of_values(run.row, values, own_name=own_name, states=states, settings=run.settings)
+def _unit(options: RunsReport) -> str:
+    """What intervals cover beside runs."""
+    return "clusters of items" if options.cluster else "items" * bool(options.item)
+
+
+def _of_row(path: Path, runs: Runs, places: Sequence[int], items: Mapping[str, str], options: RunsReport) -> Row:
+    """The row of the runs at these places of the file. items: those that each run has a line for, with their clusters;
+    empty: it has one."""
+    name, seeds = runs.rows[places[0]], [runs.seeds[place] for place in places]
+    numbers = {metric: runs.values[metric][places][:, None] for metric in options.metric}  # (runs, 1)
+    if items:
+        seeds = [*dict.fromkeys(seeds)]
+        numbers = {metric: _of_items(path, runs, metric, places, items) for metric in options.metric}  # (runs, items)
+    known = {metric: np.flatnonzero(~np.isnan(of_runs).any(1)) for metric, of_runs in numbers.items()}
+    values = {metric: numbers[metric][which].mean(1).tolist() for metric, which in known.items() if len(which)}
+    done = len(np.unique(np.concatenate([*known.values()])))
+    row = _row(name, runs, values, ["done"] * done + [MISSING] * (len(seeds) - done + runs.unfinished.get(name, 0)))
+    samples = dict(row.samples)
+    if items:
+        samples = {key: _of_clusters(numbers[key][known[key]], [*items.values()]) for key in values}
+    if options.paired:
+        samples = {key: of._replace(weights=[seeds[run] for run in known[key]]) for key, of in samples.items()}
+    return replace(row, samples=samples)
+
+
+def _of_clusters(numbers: np.ndarray, clusters: Sequence[str]) -> Sample:
+    """The mean over the items of the runs of a row (runs, items), whose clusters are a random sample."""
+    sums = by_cluster(np.stack([numbers, np.ones_like(numbers)], -1), clusters)  # (runs, clusters, 2)
+    return sample(sums, lambda of: of[..., 0] / of[..., 1], np.unique(clusters))
+
+
+def _of_items(path: Path, runs: Runs, metric: str, places: Sequence[int], items: Collection[str]) -> np.ndarray:
+    """The numbers of the runs of a row (runs, items). Raises an InputError for a run that has those of some items."""
+    of_runs, columns = codes_of([runs.seeds[place] for place in places]), {item: n for n, item in enumerate(items)}
+    numbers = np.full((of_runs.max() + 1, len(items)), np.nan)
+    numbers[of_runs, [columns[runs.items[place]] for place in places]] = runs.values[metric][places]
+    is_missing = np.isnan(numbers)
+    for run in np.flatnonzero(is_missing.any(1) & ~is_missing.all(1)).tolist():
+        lacks = listed([item for item, is_lacking in zip(items, is_missing[run], strict=True) if is_lacking])
+        place = places[of_runs.tolist().index(run)]
+        where = f"{path}: {shown(runs.rows[place])}{f', run {shown(runs.seeds[place])}' if runs.seeds[place] else ''}"
+        rule = f"must be a number for each item that another run has, but is none for {lacks}"
+        raise InputError(f"{where}: {shown(metric)}: {rule}; add it, or leave these items out of all runs")
+    return numbers
+
+
+def _row(name: str, runs: Runs, values: Mapping[str, Sequence[float]], states: Sequence[str]) -> Row:
+    own_name = "" if name.lower() in BASES else name
+    return Row.of_values(name, values, own_name=own_name, states=states, settings=runs.settings[name])
 
 
 def _named_base(path: Path, rows: Sequence[Row]) -> str | None:
@@ -117,47 +159,57 @@ def _named_base(path: Path, rows: Sequence[Row]) -> str | None:
 def _refuse_untested(path: Path, rows: Sequence[Row], options: RunsReport) -> None:
     """Raise an InputError for rows that cannot be compared with every other one."""
     (metric,) = options.metric
-    if wrong := [row.name for row in rows if metric not in row.samples]:
+    if wrong := [row.name for row in rows if metric not in row.samples or len(row.samples[metric].scores) < 2]:
         rule = "must have numbers of two runs or more" + ", and a deviation above 0" * bool(options.spreads)
-        raise InputError(f"{path}: {metric} of {_listed(wrong)}: {rule}; correct it, or leave out the row")
+        raise InputError(f"{path}: {metric} of {listed(wrong)}: {rule}; correct it, or leave out the row")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Lines with a mean and its deviation
 
 
-def _of_means(path: Path, lines: Sequence[Run], options: RunsReport) -> list[Row]:
-    """A row for each line, of as many runs as it is the mean of, with exactly its mean and its standard deviation.
+def _of_means(path: Path, runs: Runs, options: RunsReport) -> list[Row]:
+    """The rows of lines that are means."""
+    return [*collect_errors(lambda place: _of_mean(path, runs, place, options), range(len(runs.rows))).values()]
+
+
+def _of_mean(path: Path, runs: Runs, place: int, options: RunsReport) -> Row:
+    """The row of a line, of as many runs as it is the mean of, with exactly its mean and its standard deviation.
 
     Raises an InputError for a number or a deviation that no runs have.
     """
-    return [*collect_errors(lambda place: _of_mean(path, lines[place], options), range(len(lines))).values()]
-
-
-def _of_mean(path: Path, line: Run, options: RunsReport) -> Row:
-    count, values = _run_count(path, line, options.n or ""), dict[str, list[float]]()
+    line, numbers, values = f"{path} line {runs.lines[place]}", runs.numbers(place), dict[str, list[float]]()
+    count = _run_count(line, numbers, options.n or "")
     pattern = np.linspace(-1, 1, count) if count > 1 else np.zeros(1)  # of mean 0
-    unit = pattern.std(ddof=1) if count > 1 else 1.0
+    unit, halves = pattern.std(ddof=1) if count > 1 else 1.0, dict[str, tuple[float, float]]()
     for metric, column in zip(options.metric, options.spreads, strict=True):
-        mean, spread = line.values[metric], line.values[column]
+        mean, spread = numbers[metric], numbers[column]
         if rule := _mistake_in(spread, count, mean is not None):
-            raise InputError(f"{_cell(path, line, column, spread)}: {rule}")
-        deviation = (spread or 0.0) * (math.sqrt(count) if options.se else 1)
+            raise InputError(f"{_cell(line, column, spread)}: {rule}")
+        times = math.sqrt(count) if options.se else 1
         if mean is not None:
-            values[metric] = (mean + pattern * (deviation / unit)).tolist()
-    row = _row(line, values, ["done" if values else MISSING] * count)
-    tested = {key: one._replace(has_seeds=False) for key, one in row.samples.items() if np.ptp(one.scores)}
+            values[metric] = (mean + pattern * ((spread or 0.0) * times / unit)).tolist()
+            halves[metric] = _half_unit(runs, metric, place), _half_unit(runs, column, place) * times
+    row = _row(runs.rows[place], runs, values, ["done" if values else MISSING] * count)
+    known = {key: sample for key, sample in row.samples.items() if np.ptp(sample.scores)}
+    tested = {key: of._replace(has_seeds=False, half_units=halves[key]) for key, of in known.items()}
     return replace(row, samples=tested)
 
 
-def _run_count(path: Path, line: Run, column: str) -> int:
+def _half_unit(runs: Runs, column: str, place: int) -> float:
+    """Half a unit of the last digit of a number, by which it may have been rounded; 0 where there is none."""
+    is_known = not np.isnan(runs.values[column][place])
+    return 0.5 * 10.0 ** int(Decimal(runs.texts[column][place]).as_tuple().exponent) if is_known else 0.0
+
+
+def _run_count(line: str, numbers: Mapping[str, float | None], column: str) -> int:
     """Of how many runs a line is the mean. column: of --n, or a number. Raises an InputError for what is no count."""
-    n = float(column) if column.isdecimal() else line.values[column]
-    if not {*line.values.values()} - {None}:
+    n = float(column) if column.isdecimal() else numbers[column]
+    if not {*numbers.values()} - {None}:
         return 1  # a row without numbers, which a note names
     if n is None or n % 1 or not 1 <= n <= MOST_RUNS:
         rule = f"must be a whole number from 1 to {MOST_RUNS:,}, because this line is the mean of so many runs"
-        raise InputError(f"{_cell(path, line, column, n)}: {rule}; correct it")
+        raise InputError(f"{_cell(line, column, n)}: {rule}; correct it")
     return int(n)
 
 
@@ -172,17 +224,17 @@ def _mistake_in(spread: float | None, count: int, has_mean: bool) -> str:
     return is_one if count == 1 else ""
 
 
-def _cell(path: Path, line: Run, column: str, value: float | None) -> str:
-    return f"{path} line {line.line}: {shown(column)} = {'' if value is None else f'{value:g}'}"
+def _cell(line: str, column: str, value: float | None) -> str:
+    return f"{line}: {shown(column)} = {'' if value is None else f'{value:g}'}"
 
 
-def _note_on_means(lines: Sequence[Run], options: RunsReport) -> str:
+def _note_on_means(runs: Runs, options: RunsReport) -> str:
     """How means and deviations are read."""
     of = "deviations" if options.std else "errors times sqrt(n)"
-    note = f"Computed from means and standard {of}, which are read as those of n - 1. If n stood in its place, "
-    note += "intervals are too narrow by sqrt(n / (n - 1))."
-    columns, several = [*zip(options.metric, options.spreads, strict=True)], len(options.metric) > 1
-    zero = [line.row + f" ({name})" * several for line in lines for name, spread in columns if line.values[spread] == 0]
+    note = f"Computed from means and standard {of}, which are read as those of n - 1."
+    several = len(options.metric) > 1
+    columns, places = [*zip(options.metric, options.spreads, strict=True)], range(len(runs.rows))
+    zero = [runs.rows[n] + f" ({name})" * several for n in places for name, of in columns if runs.values[of][n] == 0]
     return f"{note} A deviation of 0 was rounded, and has no test: {', '.join(zero)}." if zero else note
 
 
@@ -190,21 +242,19 @@ def _note_on_means(lines: Sequence[Run], options: RunsReport) -> str:
 # Pairs
 
 
-def _note_on_pairs(path: Path, rows: Sequence[Row], runs: Sequence[Run], options: RunsReport) -> str:
+def _note_on_pairs(path: Path, rows: Sequence[Row], runs: Runs, options: RunsReport) -> str:
     """What a pair is, and which runs of the rows, of which the first is base, have no partner. Raises an InputError for
     rows that are no pairs with base."""
     seed = options.seed or ""
-    if unnamed := [run.line for run in runs if not run.seed]:
-        raise InputError(f"{path} line {unnamed[0]}: {shown(seed)}: must say of which pair this run is; fill it in")
+    refuse_empty(path, runs.lines, seed, runs.seeds, "pair this run is")
     several = len(options.metric) > 1
     lacks = {metric: _without_partner(path, rows, metric, seed) for metric in options.metric}
     missing = "; ".join(f"for {metric} " * several + text for metric, text in lacks.items() if text)
-    note = f"Pairs, which agree in {seed}, count as independent. Folds of a cross-validation do not: see --folds."
-    if options.folds:
-        note = (
-            f"Each {seed} is one of k = {len({run.seed for run in runs})} folds of a cross-validation, whose training "
-            "sets overlap: the variance of the mean of k folds is s² (1/k + 1/(k - 1)) (Nadeau and Bengio 2003)."
-        )
+    note = f"Pairs, which agree in {seed}, count as independent."
+    if FOLDS.intersection(words_in(seed)):
+        note = f"Pairs agree in {seed}. Folds of a dataset share their training data, so that p is too small."
+    if len({*runs.seeds}) <= FEW_PAIRS:
+        note += " So few find less than the same runs would without --paired, unless those of a pair agree closely."
     return f"{note} Not compared, because the partner is missing: {missing}." if missing else note
 
 
@@ -218,7 +268,7 @@ def _without_partner(path: Path, rows: Sequence[Row], metric: str, seed: str) ->
     if wrong:
         raise InputError(*(f"{path}: {shown(name)}: {shown(metric)}: {rule}" for name in wrong))
     lacks = {name: of_base - own for name, own in seeds.items()} | {base: set().union(*seeds.values()) - of_base}
-    return "; ".join(f"{name} has no {seed} {_listed(sorted(missing))}" for name, missing in lacks.items() if missing)
+    return "; ".join(f"{name} has no {seed} {listed(sorted(missing))}" for name, missing in lacks.items() if missing)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -228,18 +278,25 @@ def _digits(metric: str, rows: Sequence[Row], options: RunsReport) -> int:
     """As many as the usual spread from run to run, or from pair to pair, has zeros behind the point, and one more."""
     samples = [sample for row in rows if (sample := row.samples.get(metric))]
     if options.paired and rows[0].is_base:
-        of_each = [(difference(sample, samples[0]).standard_error, sample) for sample in samples[1:]]
+        of_each = [difference(sample, samples[0]).standard_error for sample in samples[1:]]
     else:
-        of_each = [(math.sqrt(variance_of(sample.scores)), sample) for sample in samples]
-    spreads = [spread for spread, of in of_each if np.spacing(abs(of.scores).max()) < spread < math.inf]
+        of_each = [estimate(of).standard_error * math.sqrt(len(of.scores)) for of in samples]
+    spreads = [spread for spread in of_each if 0 < spread < math.inf]
     return min(15, max(0, 1 - math.floor(math.log10(statistics.median_low(spreads))))) if spreads else 3
 
 
-def _missing(metric: str, runs: Sequence[Run]) -> str:
+def _notes(path: Path, rows: Sequence[Row], runs: Runs, options: RunsReport) -> Iterator[str]:
+    """What is said of the runs below the table of their rows, of which base is the first."""
+    yield from filter(None, (_missing(metric, runs) for metric in options.metric))
+    if options.spreads:
+        yield _note_on_means(runs, options)
+    if options.paired and rows[0].is_base:
+        yield _note_on_pairs(path, rows, runs, options)
+
+
+def _missing(metric: str, runs: Runs) -> str:
     """Which runs have no number."""
-    missing = [f"{run.row} (line {run.line})" for run in runs if run.values[metric] is None]
-    return f"{counted(len(missing), 'run')} without {metric}: {_listed(missing)}." if missing else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:SHOWN])}{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}"
+    places = np.flatnonzero(np.isnan(runs.values[metric])).tolist()
+    which = "{0} ({1})" if runs.items else "{0} (line {2})"
+    missing = dict.fromkeys(which.format(runs.rows[n], runs.seeds[n], runs.lines[n]) for n in places)
+    return f"{counted(len(missing), 'run')} without {metric}: {listed([*missing])}." if missing else ""

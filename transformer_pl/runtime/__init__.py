@@ -1,1 +1,1 @@
-"""What every command needs of the system. Nothing here knows of models or sweeps."""
+"""What every command needs of the system. Nothing here imports another part of the project."""

@@ -12,11 +12,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
+from transformer_pl.runtime.environment import WAITED_FOR
 from transformer_pl.runtime.files import open_to_append
 from transformer_pl.runtime.signals import Stopped, stop_after
 
@@ -64,7 +66,12 @@ def start(process: BaseProcess) -> None:
 
 
 def start_module(
-    module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int] = ()
+    module: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    cores: Sequence[int] = (),
+    waited_for: Connection | None = None,
 ) -> BaseProcess:
     """Start `python -m MODULE ARGV` in a session of its own, which prints to a log file.
 
@@ -75,14 +82,23 @@ def start_module(
     environment: all of its environment variables.
     log: the file that its output is appended to.
     cores: the CPU cores that it is pinned to; empty: it may use all.
+    waited_for: an end of a pipe, which the child has open, and may hand on.
     """
-    process: BaseProcess = context().Process(target=_run, args=(module, argv, dict(environment), log, cores))  # type: ignore[attr-defined]
+    arguments = (module, argv, dict(environment), log, cores, waited_for)
+    process: BaseProcess = context().Process(target=_run, args=arguments)  # type: ignore[attr-defined]
     start(process)
     return process
 
 
-def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cores: Sequence[int]) -> None:
-    """What the child of `start_module` does, with the same arguments: module, argv, environment, log, cores."""
+def _run(
+    module: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    cores: Sequence[int],
+    waited_for: Connection | None,
+) -> None:
+    """What the child of `start_module` does, with the same arguments."""
     gc.freeze()  # what the server has imported is not searched for garbage, which would take a quarter of a second
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # in its own session, SIGINT is meant for it alone
@@ -90,6 +106,8 @@ def _run(module: str, argv: Sequence[str], environment: Mapping[str, str], log: 
         os.sched_setaffinity(0, cores)
     os.environ.clear()
     os.environ.update(environment)
+    if waited_for:
+        os.environ[WAITED_FOR] = str(waited_for.fileno())
     with open_to_append(log) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -6,12 +6,13 @@ parser's, the help's, the API's and those of the command line that is written in
 
 import argparse
 import csv
+import errno
 import io
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import Field, field, fields
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,33 @@ Options = TypeVar("Options")
 # The parser
 
 
-_help_formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=22)  # what options mean begins early
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Texts keep their indented lines; the others are paragraphs. What is too wide is broken between words.
+
+    An example and what it does, with blanks between them, come on lines of their own.
+    """
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=22)  # what options mean begins early
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(re.sub(r"^(\S.*)\n(?=\S)", r"\1 ", text, flags=re.M), width, indent)
+
+    def format_help(self) -> str:
+        lines = super().format_help().splitlines()
+        return "".join(f"{part}\n" for line in lines for part in self._broken(line) or [""])
+
+    def _broken(self, line: str) -> list[str]:
+        if len(line) <= self._width:
+            return [line]
+        usage, indent = re.match("(usage: )?( *)", line).groups("")  # type: ignore[union-attr]  # it matches everywhere
+        after = " " * len(usage) + (indent and indent + "    ")
+        wrapped = partial(textwrap.wrap, width=self._width, break_long_words=False, break_on_hyphens=False)
+        example, *what = re.split(r"(?<=\S)  +(?=\S)", line, maxsplit=1)
+        if what and (column := line.index(what[0])) <= self._width // 3:  # a table
+            return wrapped(line, subsequent_indent=" " * column)
+        parts = [(example, ""), *((text, after) for text in what)]
+        return [part for text, first in parts for part in wrapped(text, initial_indent=first, subsequent_indent=after)]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -41,7 +68,7 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **options: Any):
-        super().__init__(allow_abbrev=False, formatter_class=_help_formatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
         version = f"{NAME} {project_version()}"
         self.add_argument("-V", "--version", action="version", version=version, help="show the version and exit")
 
@@ -66,43 +93,38 @@ def run_command(main: Callable[[list[str]], int]) -> NoReturn:
     0: done. 1: a trial failed, or the output was closed. 2: the input is invalid, nothing was started.
     128 + signal number: stopped by a signal.
     """
-    _open_outputs()
     signals.install_handler(signals.raise_stopped)
-    messages: list[str] = []
     try:
+        _prepare_outputs()
         code = main(sys.argv[1:])
+        sys.stdout.flush()
     except InputError as error:
-        code, messages = 2, [f"error: {message}\n" for message in error.messages]
+        code = 2
+        print(*(f"error: {message}" for message in error.messages), sep="\n", file=sys.stderr)
     except signals.Stopped as stopped:
-        code, messages = stopped.exit_code, [f"{stopped}\n"]
-    except SystemExit as ended:  # after --help
-        code = int(ended.code or 0)
+        code = stopped.exit_code
+        print(stopped, file=sys.stderr)
     except BrokenPipeError:  # such as `| head`, which ends before the output does
         code = 1
-    for stream, lines in ((sys.stdout, []), (sys.stderr, messages)):
-        try:
-            stream.writelines(lines)
-            stream.flush()
-        except OSError:  # the output was closed
-            code = code or 1
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # as Python flushes it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as Python flushes it again
+    except OSError as error:  # of any path that somebody has given
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        code = 2
+        print(f"error: {shown(error.filename)}: must be a path, but: {error.strerror}; give another", file=sys.stderr)
     sys.exit(code)
 
 
-def _open_outputs() -> None:
-    """Open outputs that were closed by `>&-`, as else the next file that is opened would take the place of one.
+def _prepare_outputs() -> None:
+    """Let files and pipes get UTF-8; a terminal shows `?` for what it lacks.
 
-    Files and pipes get UTF-8; a terminal shows `?` for what it lacks.
+    Raises an InputError where an output was closed by `>&-`, as the next file that is opened would take its place.
     """
-    for number, name in enumerate(("stdout", "stderr"), start=1):
-        if getattr(sys, name) is None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-            os.set_inheritable(number, True)
-            setattr(sys, name, os.fdopen(number, "w"))
-        stream = getattr(sys, name)
+    if None in (sys.stdout, sys.stderr):
+        raise InputError("standard output, standard error: must be open; send to /dev/null what you do not want")
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # the output was opened as a file, and is a terminal by now
-                stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ PROJECT = NAME  # the project at W&B, unless a sweep file names another
 SWEEP = "TRANSFORMER_PL_SWEEP"  # the name of the sweep's folder
 ROW = "TRANSFORMER_PL_ROW"  # the name of the row
 TRIAL = "TRANSFORMER_PL_TRIAL"  # the id of the trial
+WAITED_FOR = "TRANSFORMER_PL_WAITED_FOR"  # a descriptor; the sweep waits for all processes that have it
+WEIGHTS_OF = "TRANSFORMER_PL_WEIGHTS_OF"  # the folders of finished trials with the same weights, separated by `/`
 # A variable that a trial sets for the other processes which train it
 RANKS_OF = "TRANSFORMER_PL_RANKS_OF"  # the id of the trial
 

@@ -3,9 +3,12 @@
 import errno
 import io
 import json
+import math
 import os
 import re
 import secrets
+import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -19,7 +22,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from transformer_pl.runtime.errors import InputError, shown, warn
 
-LARGEST, DEEPEST = 50_000, 100  # most values of a YAML file, and most levels
 MOST_BYTES = 1 << 28  # of a file that is read as a whole
 CORE_RULES = (  # what is not text by YAML 1.2. By 1.1, which PyYAML has, `on` and `no` are booleans, and 1e-4 is text
     ("null", "(~|null|Null|NULL|)$"),
@@ -48,11 +50,19 @@ def unfinished(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def link(source: Path, target: Path) -> None:
+    """Hard-link a file, or copy it from another disk or where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def open_to_append(path: Path) -> io.FileIO:
     """Open a file to append to it, without a buffer. A link at this path is removed; its target stays as it is."""
     if path.is_symlink():
         path.unlink()
-    return io.FileIO(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+    return io.FileIO(path, "a", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -60,8 +70,16 @@ def write_json(path: Path, value: object) -> None:
     write_atomically(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def check_regular(path: Path) -> None:
+    """Raise an OSError for what is neither a file nor a folder, such as a named pipe, which may never have an end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it must be a file")
+
+
 def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises an OSError, also for one that is too large, such as /dev/zero, which has no end."""
+    """The content of a file. Raises an OSError, also for one that is too large, and for what is no file."""
+    check_regular(path)
     content = bytearray()
     with path.open("rb") as file:
         while piece := file.read(1 << 16):  # which takes memory for all that it may read
@@ -78,13 +96,15 @@ def read_text(path: Path) -> str:
 
 @contextmanager
 def reading(path: Path, remedy: str) -> Iterator[Path]:
-    """Turn an error of reading a file into an InputError that names the file."""
+    """Turn an error of reading a file into an InputError that names the file. What is no file is not read."""
     try:
+        if path.exists():
+            check_regular(path)
         yield path
     except InputError:
         raise
     except (OSError, EOFError, ValueError, LookupError, TypeError, RuntimeError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or repr(error)
+        reason = getattr(error, "strerror", None) or shown(f"{type(error).__name__}: {error}")
         raise InputError(f"{path}: cannot be read: {reason}; {remedy}") from None
 
 
@@ -135,30 +155,14 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML by CORE_RULES. A key that is set twice is refused, where plain YAML silently takes the last value.
-
-    More than DEEPEST nested values are refused, and more than LARGEST in all. An alias counts as what it stands for.
-    """
+    """YAML by CORE_RULES. A key that is set twice is refused, where plain YAML silently takes the last value."""
 
     yaml_implicit_resolvers = {None: [(f"tag:yaml.org,2002:{tag}", re.compile(form)) for tag, form in CORE_RULES]}
 
-    def __init__(self, stream: str):
-        super().__init__(stream)
-        self._depth = self._count = 0
-        self._counts: dict[yaml.Node | None, int] = {}  # how many values a value holds, itself included
-
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        before, event = self._count, self.peek_event()
-        self._depth += 1
-        if self._depth > DEEPEST:
-            self._refuse(f"more than {DEEPEST} values are inside each other", event)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        # An alias inside of what it stands for has no end.
-        self._count += self._counts.get(node, LARGEST) if isinstance(event, yaml.AliasEvent) else 1
-        if self._count > LARGEST:
-            self._refuse(f"there are more than {LARGEST:,} values, with what each alias stands for", event)
-        self._counts[node] = self._count - before
+        place, node = self.peek_event(), super().compose_node(parent, index)
+        if node is not None and node.end_mark is None:  # it is being read
+            self._refuse("an alias must not be inside of what it stands for", place)
         return node
 
     def _refuse(self, problem: str, place: Any) -> NoReturn:
@@ -175,26 +179,53 @@ class _StrictLoader(yaml.SafeLoader):
         return node
 
 
-_StrictLoader.add_constructor(
-    "tag:yaml.org,2002:int", lambda _, node: int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10)
-)
+class _TextLoader(_StrictLoader):
+    """The same, but numbers stay text, as they are written."""
+
+    yaml_implicit_resolvers = {None: _StrictLoader.yaml_implicit_resolvers[None][:2]}
 
 
-def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises a YAMLError or a ValueError for what is none."""
-    return yaml.load(text, _StrictLoader)
+def _whole_number(loader: _StrictLoader, node: yaml.ScalarNode) -> int:
+    """A whole number that is written as Python writes it: 0123 may be a name, and YAML 1.1 reads another number."""
+    number = int(node.value, 0 if node.value[:2] in ("0o", "0x") else 10)
+    if str(number) != node.value.removeprefix("+"):
+        loader._refuse(f"{shown(node.value)} is the number {number}; write {number}, or '{shown(node.value)}'", node)
+    return number
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known."""
+def _real_number(loader: _StrictLoader, node: yaml.ScalarNode) -> float:
+    number = float(loader.construct_yaml_float(node))
+    if math.isinf(number) and "inf" not in node.value.lower():  # 123e45678901 may be the id of a trial
+        loader._refuse(f"{shown(node.value)} is too large for a number; put it in quotes", node)
+    return number
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+_StrictLoader.add_constructor("tag:yaml.org,2002:float", _real_number)
+
+
+def parse_yaml(text: str, numbers: bool = True) -> Any:
+    """The value of a YAML text. Raises a YAMLError or a ValueError for what is none.
+
+    numbers: whether numbers are read; else they are text. A number that would not come back as it was written is none,
+    where that may lose something: 0123, 0x10, 123e45678901.
+    """
+    return yaml.load(text, _StrictLoader if numbers else _TextLoader)
+
+
+def read_yaml(path: Path, numbers: bool = True) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping. An InputError names the file, and the line where it is known.
+
+    numbers: as for `parse_yaml`.
+    """
     try:
-        content = parse_yaml(read_text(path))
+        content = parse_yaml(read_text(path), numbers)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; give the path of a YAML file") from None
     except yaml.MarkedYAMLError as error:
         line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"{path}{line}: {error.problem}; correct the YAML") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, 5,000 digits
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, 5,000 digits
         raise InputError(f"{path}: is not YAML: {str(error).splitlines()[0]}; correct it") from None
     if not isinstance(content, dict):
         kind = "empty" if content is None else f"a {type(content).__name__}"

@@ -1,4 +1,4 @@
-"""How processes stop on SIGINT, SIGTERM and SIGHUP."""
+"""How processes stop on the signals of a user, a terminal and a cluster."""
 
 import os
 import signal
@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal was closed
+STOPPING = (
+    *(signal.SIGINT, signal.SIGTERM),
+    signal.SIGHUP,  # the terminal was closed
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),  # SLURM's --signal, and other schedulers: the time is nearly up
+)
 GRACE_S = 8.0  # seconds between asking a trial to stop and killing it
 GROUP_GRACE_S = 100.0  # the same for a trial of several processes, which look for a signal only when they log
 JOB_GRACE_S = 120  # between SLURM's warning and a job's time limit: all trials of the job end in this time
@@ -25,25 +29,15 @@ class Stopped(BaseException):
 
 @contextmanager
 def component_code() -> Iterator[None]:
-    """Run code that may be a user's component, and turn SystemExit, `os._exit` and StopIteration into a RuntimeError.
+    """Run code that may be a user's component, and turn SystemExit and StopIteration into a RuntimeError.
 
     Otherwise an exit would end the command, and StopIteration a loop of Lightning, as if the work were done.
     """
-    here, leave = (os.getpid(), threading.get_ident()), os._exit
-
-    def raise_exit(status: int) -> NoReturn:
-        if here != (os.getpid(), threading.get_ident()):  # a process that was forked, or another thread of this one
-            leave(status)
-        raise SystemExit(status)
-
-    os._exit = raise_exit
     try:
         yield
     except (SystemExit, StopIteration) as error:
         failure = RuntimeError(f"a component must raise errors only, but raised {error!r}")
         raise failure.with_traceback(error.__traceback__) from None
-    finally:
-        os._exit = leave
 
 
 def install_handler(handler: Any) -> None:
@@ -54,12 +48,12 @@ def install_handler(handler: Any) -> None:
 
 
 def expect_another() -> None:
-    """After a first signal, let Ctrl-C end the process at once. Ignore others: SLURM and a sweep may both send SIGTERM.
+    """After a first signal, let Ctrl-C end the process at once. Ignore others: SLURM and a sweep may both send one.
 
     Output to a closed terminal is discarded from now on, because writing there would fail.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    for signum in {*STOPPING} - {signal.SIGINT}:
         signal.signal(signum, lambda *_: None)  # not SIG_IGN, which a program that is started would inherit
     for output in (1, 2):
         if stat.S_ISCHR(os.fstat(output).st_mode) and not os.isatty(output):

@@ -12,6 +12,7 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import Progress, TaskID
 from rich.segment import Segment
+from rich.status import Status
 
 from transformer_pl.runtime.files import open_to_append
 
@@ -73,6 +74,14 @@ def say(console: Console, line: object) -> None:
     console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=not console.is_terminal)
 
 
+def say_next(console: Console, what: str) -> None:
+    """Say what to do next; on standard error where the output goes to a program or into a file."""
+    if console.is_terminal:
+        say(console, f"next, {what}")
+    else:
+        print(plain(f"next, {what}"), file=sys.stderr)
+
+
 def counted(number: int, noun: str) -> str:
     """`1 trial`, `2 trials`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -83,6 +92,12 @@ def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def duration_range(low: float, high: float) -> str:
+    """From so many seconds to so many: 11 to 23 minutes."""
+    size, unit = next(((size, unit) for size, unit in ((3600, "hours"), (60, "minutes")) if low >= 2 * size), (1, "s"))
+    return f"{low / size:.0f} to {high / size:.0f} {unit}"
 
 
 def short_number(number: float, digits: int = 3) -> str:
@@ -120,6 +135,15 @@ def shown_stages(console: Console) -> Iterator[Callable[[str, int, int | None], 
             progress.update(bars[stage], completed=done)
 
         yield show
+
+
+@contextmanager
+def waiting(console: Console, what: str) -> Iterator[Status]:
+    """Show what a command waits for, until it is done. Where the output is no terminal, it gets a line."""
+    if not console.is_terminal:
+        say(console, what)
+    with console.status(what) as status:
+        yield status
 
 
 class LogStream(io.TextIOBase):

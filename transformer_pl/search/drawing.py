@@ -5,11 +5,13 @@ worst value of every goal: its samplers learn from that, while most of them leav
 """
 
 import math
+import secrets
+import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,23 +20,23 @@ import optuna
 from filelock import FileLock
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
-from optuna.storages import RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl.plan.plan import CostEstimate, estimate_costs
-from transformer_pl.plan.queue import Ending, Remaining, TrialQueue
+from transformer_pl.plan.queue import Outcome, Remaining, TrialQueue
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import COST_METRICS, Search
 from transformer_pl.search.study import counted_trials, trial_name
 from transformer_pl.task import open_corpus
-from transformer_pl.trials.trial import METRICS, Trial
-from transformer_pl.trials.trial_of import trial_of
+from transformer_pl.trials.lock import TrialLock
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import METRICS
 
 RETRY_DRAW_S = 2.0  # wait before the study is asked again, after it had nothing to train
 MOST_HELD = 4  # drawn trials that wait for others; further draws would not know how these end
-UNLOCKED_S = 30.0  # a drawn trial must lock its folder in this time; otherwise its process counts as dead
 VALID_CONFIG = "valid config"  # Optuna's constraint of a trial: 0 where its config is valid, 1 where it is not
 
 
@@ -51,52 +53,59 @@ class DrawnTrial:
 class SearchQueue(TrialQueue):
     """Draws trials from an Optuna study.
 
+    A drawn trial is held while the command lives that has drawn it, or a process trains it: both hold a lock. Any other
+    trial that has not ended is free, and is drawn again, with the same values. `close` frees those of this command.
+
     search: what the sweep file asks for.
     study: where Optuna keeps the trials.
     runs: the runs folder.
     sampler_of: takes the number of a trial and gives its sampler; None: the study's own sampler draws all.
-    clock: gives seconds that only increase.
     """
 
     def __init__(
-        self,
-        search: Search,
-        study: optuna.Study,
-        runs: Path,
-        sampler_of: Callable[[int], BaseSampler] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, search: Search, study: optuna.Study, runs: Path, sampler_of: Callable[[int], BaseSampler] | None = None
     ):
-        self.search, self.study, self.runs, self._clock = search, study, runs, clock
+        self.search, self.study, self.runs = search, study, runs
         self._sampler_of = sampler_of
-        self._open_corpus = cache(open_corpus)
+        self._corpus = open_corpus(search.base.data)
         self.estimates: dict[int, CostEstimate] = {}  # by trial number; for the view
         self.draws: dict[str, DrawnTrial] = {}  # the trials that are being trained, by id
         self.held: list[DrawnTrial] = []  # trials that cannot start yet, because the same weights are being trained
-        self._folder = cache(partial(Trial.at, runs))  # cached: its lock remembers the last heartbeat
-        self._lock = FileLock(runs / "search.lock")  # one process at a time draws trials or puts them back
-        self._unlocked: dict[int, float] = {}  # by number of another process's trial: since when it has had no lock
+        self._folders = RunsFolder(runs)
+        self._lock = FileLock(runs / "search.lock")  # one process at a time draws trials or frees them
+        self._lock_of = cache(TrialLock)  # cached: a lock remembers the last heartbeat
         self._next_draw = -math.inf
+        self._life = ExitStack()
+        self._command = runs / "searching" / secrets.token_hex(6)
+        self._life.callback(shutil.rmtree, self._command, ignore_errors=True)
+        self._life.enter_context(TrialLock(self._command).hold())
         with self._lock:
             for drawn in counted_trials(study):
                 if drawn.state == TrialState.FAIL:  # it failed in an earlier command
                     studies.try_again(study, drawn)
 
+    def close(self) -> None:
+        """Free the trials that this process has drawn and not finished: whoever draws next resumes them."""
+        self._life.close()
+
     def next(self, taken: set[str]) -> Trial | None:
-        if self._clock() < self._next_draw:
+        if time.monotonic() < self._next_draw:
             return None
-        self._retry_orphans()
-        for held in list(self.held):
-            if not _has_to_wait(held, taken):
-                self.held.remove(held)
-                if self._needs_training(held):
-                    return held.trial
-        while len(self.held) < MOST_HELD and (draw := self._draw()):
-            if _has_to_wait(draw, taken):
-                self.held.append(draw)
-            elif self._needs_training(draw):
-                return draw.trial
-        self._next_draw = self._clock() + RETRY_DRAW_S
+        self._draw_free_again()
+        for draw in self._startable():
+            if draw.trial.identity.weights not in taken and not draw.trial.folder.lock.is_held():
+                self.held.remove(draw)
+                if self._needs_training(draw):
+                    return draw.trial
+        self._next_draw = time.monotonic() + RETRY_DRAW_S
         return None
+
+    def _startable(self) -> Iterator[DrawnTrial]:
+        """The trials that wait here, and then new ones; all are in `held`."""
+        yield from list(self.held)
+        while len(self.held) < MOST_HELD and (draw := self._draw()):
+            self.held.append(draw)
+            yield draw
 
     def hold(self, trial: Trial) -> None:
         self.held.append(self.draws.pop(trial.id))
@@ -105,16 +114,16 @@ class SearchQueue(TrialQueue):
         with self._lock:
             if waiting := len(self.held) + len(self._trials_of_others()):
                 return f"waiting for {counted(waiting, 'trial')} of other processes"
-            return "drawing trials that were put back" if self._has_more() else None
+            return "drawing trials again that no process holds" if self._has_more() else None
 
     def watch(self, trial: Trial) -> bool:
         """Report new validations to the pruner; True if it wants the trial to end. Base is not pruned."""
-        draw, file = self.draws[trial.id], trial.folder / METRICS
+        draw, file = self.draws[trial.id], trial.folder.path / METRICS
         size = file.stat().st_size if file.exists() else 0
         if len(self.search.goals) > 1 or size == draw.metrics_bytes:
             return False
         (metric,), draw.metrics_bytes = self.search.goals, size
-        values = [line[metric] for line in trial.metrics() if metric in line and line.get("kind") != "final"]
+        values = [line[metric] for line in trial.folder.metrics() if metric in line and line.get("kind") != "final"]
         new = values[draw.reported :]
         with suppress(UpdateFinishedTrialError):  # another process may have taken it over
             for value in new:
@@ -123,27 +132,21 @@ class SearchQueue(TrialQueue):
             return bool(new) and studies.BASE not in draw.drawn.user_attrs and draw.drawn.should_prune()
         return False
 
-    def ended(self, trial: Trial, ending: Ending) -> None:
-        drawn, result = self.draws.pop(trial.id).drawn, trial.result()
+    def ended(self, trial: Trial, outcome: Outcome) -> None:
+        drawn, result = self.draws.pop(trial.id).drawn, trial.folder.result()
         known = result.metrics | {key: getattr(result, key) for key in COST_METRICS} if result else {}
         values = [known.get(goal) for goal in self.search.goals]
-        if ending == "pruned":
-            trial.drop_checkpoints()
-            trial.set_status("pruned")
+        if outcome == "pruned":
+            trial.folder.drop_checkpoints()
+            trial.folder.set_status("pruned")
             self._report(drawn, state=TrialState.PRUNED)
-        elif ending == "diverged":
+        elif outcome == "diverged":
             worst = [math.inf if direction == "minimize" else -math.inf for direction in self.search.goals.values()]
-            self._report(drawn, worst, **{studies.DIVERGED: trial.diverged_at()})
-        elif ending == "failed" or None in values:
+            self._report(drawn, worst, **{studies.DIVERGED: trial.folder.diverged_at()})
+        elif outcome == "failed" or None in values:
             self._report(drawn, state=TrialState.FAIL)
         else:
             self._report(drawn, values)
-
-    def stopped(self) -> None:
-        """Put back all trials of this process: whoever draws next resumes them from their checkpoints."""
-        for draw in self._own_draws():
-            self._put_back(draw.drawn, studies.try_again)
-        self.draws, self.held = {}, []
 
     def remaining(self) -> Remaining:
         """The trials that wait or are still to be drawn. Each counts with the mean cost of those drawn so far."""
@@ -162,11 +165,8 @@ class SearchQueue(TrialQueue):
         """
         while drawn := self._ask():
             try:
-                config, keys = self.search.config(drawn.params)
-                corpus, row = self._open_corpus(config.data), self.search.row_name(config)
-                number, scale = drawn.number, self.search.scale
-                trial = trial_of(config, corpus, self.runs, row, scale=scale, keys=keys, place=number)
-                trial.row = trial.name = trial_name(self._frozen(drawn))
+                name = trial_name(self._frozen(drawn))
+                trial = self.search.trial(drawn.params, self._corpus, self._folders, name, drawn.number)
             except InputError as error:
                 drawn.set_constraint(VALID_CONFIG, 1.0)
                 self._report(drawn, state=TrialState.PRUNED, **{studies.INFEASIBLE: str(error)})
@@ -187,7 +187,9 @@ class SearchQueue(TrialQueue):
                 return None
             if self._sampler_of:
                 self.study.sampler = self._sampler_of(len(self.study.get_trials(deepcopy=False)))
-            return self.study.ask(dict(self.search.space))
+            drawn = self.study.ask(dict(self.search.space))
+            drawn.set_user_attr(studies.COMMAND, self._command.name)
+            return drawn
 
     def _has_more(self) -> bool:
         """Whether another trial may be drawn. One that is enqueued always may, even after `run_cap` trials."""
@@ -202,7 +204,7 @@ class SearchQueue(TrialQueue):
         self.draws[trial.id] = draw
         if trial.needs_training():
             return True
-        self.ended(trial, "done" if trial.result() else "diverged")
+        self.ended(trial, "done" if trial.folder.result() else "diverged")
         return False
 
     def _report(
@@ -224,33 +226,22 @@ class SearchQueue(TrialQueue):
         """The trial as the study has it now."""
         return self.study.get_trials(deepcopy=False)[drawn.number]
 
-    def _own_draws(self) -> list[DrawnTrial]:
-        return [*self.draws.values(), *self.held]
-
     def _trials_of_others(self) -> list[FrozenTrial]:
-        own = {draw.drawn.number for draw in self._own_draws()}
+        own = {draw.drawn.number for draw in (*self.draws.values(), *self.held)}
         return [drawn for drawn in self._trials(TrialState.RUNNING) if drawn.number not in own]
 
-    def _retry_orphans(self) -> None:
-        """Enqueue once more the trials of dead processes: those whose folders had no lock for UNLOCKED_S."""
-        now = self._clock()
-        for drawn in self._trials_of_others():
-            folder = drawn.user_attrs.get(studies.FOLDER)
-            if folder and self._folder(folder).lock.is_held():
-                self._unlocked.pop(drawn.number, None)
-            elif now > self._unlocked.setdefault(drawn.number, now) + UNLOCKED_S:
-                self._put_back(drawn, studies.try_once_more)
+    def _draw_free_again(self) -> None:
+        """Enqueue once more the trials that no living process holds.
 
-    def _put_back(self, drawn: optuna.Trial | FrozenTrial, enqueue: RetryHeartbeatStaleTrialCallback) -> None:
-        """Enqueue a running trial once more.
-
-        Without the lock, another process could see the trial as failed in between, find nothing left, and end.
+        Without the lock, another process could see one as failed in between, find nothing left, and end.
         """
         with self._lock:
-            if self._report(drawn, state=TrialState.FAIL):
-                enqueue(self.study, self._frozen(drawn))
+            for drawn in self._trials_of_others():
+                if not self._is_held(drawn) and self._report(drawn, state=TrialState.FAIL):
+                    studies.try_again(self.study, self._frozen(drawn))
 
-
-def _has_to_wait(draw: DrawnTrial, taken: set[str]) -> bool:
-    """Whether the same weights are being trained, here (`taken`) or by another command."""
-    return draw.trial.identity.weights in taken or draw.trial.lock.is_held()
+    def _is_held(self, drawn: FrozenTrial) -> bool:
+        """Whether a process trains a trial, or the command lives that has drawn it."""
+        name, command = (drawn.user_attrs.get(key, "") for key in (studies.FOLDER, studies.COMMAND))
+        is_trained = bool(name) and self._folders.trial(name).lock.is_held()
+        return is_trained or self._lock_of(self.runs / "searching" / command).is_held()

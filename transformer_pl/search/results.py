@@ -1,28 +1,32 @@
 """The results of a search: a record of every trial, the best first."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
+from transformer_pl.config.levels import OF_SEEDS
 from transformer_pl.config.types import as_word
-from transformer_pl.plan.shared_options import OF_SEEDS, TableOptions, sweep_folder
-from transformer_pl.plan.sweep_file import LONGEST_NAME, read_sweep
+from transformer_pl.plan.shared_options import TableOptions, sweep_folder
+from transformer_pl.plan.sweep_file import LONGEST_NAME
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.search import study as studies
 from transformer_pl.search.space import Search
-from transformer_pl.search.study import counted_trials, shown_number, state_of
+from transformer_pl.search.study import counted_trials, shown_number
+from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import row_identity
 from transformer_pl.trials.result import exemptions
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.runs_folder import RunsFolder, corpus_of_trials
+from transformer_pl.trials.trial_folder import trial_id
 
 BEST, FRONT = "best", "front"  # the states of the best trials, for one goal and several; see also `state_of`
+OUTDATED = "outdated"  # the state of a trial whose code or text is no longer that of the file; it is drawn again
+ENDED = ("done", "pruned", "diverged", "infeasible")  # the states of trials that need no training
 ORDER = (BEST, FRONT, "done", "pruned", "diverged")  # the order of states in the table; other states follow
 SEEDS = 2**32  # that there are
 FRESH_SEEDS = 3  # with which the best trials are trained again
@@ -34,9 +38,15 @@ class SearchResults:
 
     def __init__(self, search: Search, study: optuna.Study, runs: Path):
         self.search, self.study, self.runs = search, study, runs
+        self._folders = RunsFolder(runs)
         self.metrics = list(dict.fromkeys([*search.goals, "params"]))
-        trials, front = counted_trials(study), [trial.values for trial in study.best_trials]
-        states = {trial.number: state_of(trial) for trial in trials}
+        trials = counted_trials(study)
+        self.outdated = {trial.number for trial in trials if self._is_outdated(trial)}
+        if self.outdated:  # their values are not compared, neither here nor in figures
+            self.study = optuna.create_study(directions=study.directions)
+            self.study.add_trials(studies.without_outdated(study, self.outdated))
+        front = [trial.values for trial in self.study.best_trials]
+        states = {trial.number: self.state_of(trial) for trial in trials}
         for trial in trials:
             if states[trial.number] == "done" and trial.values in front:
                 states[trial.number] = FRONT if len(search.goals) > 1 else BEST
@@ -50,22 +60,44 @@ class SearchResults:
         chosen = zip(self.trials, self.records, strict=True)
         return sweep_of(self.search, [trial.params for trial, record in chosen if record["state"] in (BEST, FRONT)])
 
+    def state_of(self, trial: FrozenTrial) -> str:
+        """The state of a trial: `outdated`, that on the disk if the study has it as running, or that of the study."""
+        if trial.number in self.outdated:
+            return OUTDATED
+        name = trial.user_attrs.get(studies.FOLDER)
+        if name and trial.state == TrialState.RUNNING:
+            return str(self._folders.trial(name).state())
+        return studies.state_of(trial)
+
     @cached_property
-    def why_not_trained(self) -> Sequence[str]:
-        """Why the sweep command would refuse `best_sweep`; nothing where it would not."""
-        return why_not_trained(self.best_sweep)
+    def _corpus(self) -> Corpus:
+        """The text of all trials, which need not be here."""
+        return corpus_of_trials(self.search.base.data, self._folders)
+
+    def _is_outdated(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has ended with code, or a text, that is no longer that of the file."""
+        name = trial.user_attrs.get(studies.FOLDER)
+        if not name or trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):
+            return False
+        corpus = self._corpus
+        try:
+            return self.search.trial(trial.params, corpus, self._folders).id != trial_id(name)
+        except InputError:  # such as an option that its class no longer has
+            return True
 
     def _rank(self, trial: FrozenTrial, state: str) -> tuple[int, float]:
         """The place of a trial in the table: by state, and then by the value of the first goal."""
         sign = 1 if next(iter(self.search.goals.values())) == "minimize" else -1
-        rank = ORDER.index(state) if state in ORDER else len(ORDER)
-        return rank, sign * trial.values[0] if trial.values else shown_number(trial)
+        if state not in ORDER:
+            return len(ORDER), shown_number(trial)
+        return ORDER.index(state), sign * trial.values[0] if trial.values else shown_number(trial)
 
     def _record(self, trial: FrozenTrial, state: str) -> dict[str, Any]:
         name = trial.user_attrs.get(studies.FOLDER)
-        on_disk = Trial.at(self.runs, name) if name else None  # whatever its folder is called now
+        on_disk = self._folders.trial(name) if name else None  # whatever its folder is called now
         result = on_disk.result() if on_disk else None
-        values = [] if state == "diverged" else trial.values or []  # the infinity of a diverged trial is for Optuna
+        is_counted = state not in ("diverged", OUTDATED)  # the infinity of a diverged trial is for Optuna
+        values = trial.values or [] if is_counted else []
         taken = self.search.taken(trial.params)
         known = {"params": result and result.params} | dict(zip(self.search.goals, values, strict=False))
         return {
@@ -75,7 +107,7 @@ class SearchResults:
             **{key: taken.get(key) for key in self.search.space},
             **{metric: known.get(metric) for metric in self.metrics},
             "exempt": "; ".join(exemptions([result] if result else [])) or None,
-            "folder": on_disk.folder.name if on_disk else None,
+            "folder": on_disk.name if on_disk else None,
         }
 
 
@@ -116,35 +148,19 @@ def fresh_seeds(search: Search) -> list[int]:
     return [(search.seed + n) % SEEDS for n in range(1, FRESH_SEEDS + 1)]
 
 
-def why_not_trained(content: dict[str, Any] | None) -> Sequence[str]:
-    """Why the sweep command would refuse a file with the content of `sweep_of`; nothing where it would not."""
-    try:
-        if content:
-            read_sweep(Path(BEST_FILE), content=content)
-    except InputError as error:
-        return error.messages
-    return ()
-
-
-def without_best(search: Search) -> Sequence[str]:
-    """Why best.yaml could not be trained with certain draws of a search, each of them alone."""
-    contents = []
-    for drawn in search.single_draws():
-        with suppress(InputError):  # no valid config, which is not trained
-            contents.append(sweep_of(search, [drawn]))
-    return list(dict.fromkeys(mistake for content in contents for mistake in why_not_trained(content)))
-
-
-def find_results(file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False) -> tuple[Any, Any]:
-    """The search that a sweep file describes, and its results; None where it has none, if it is only `planned`.
+def find_results(
+    file: Path, content: dict[str, Any], options: TableOptions, planned: bool = False
+) -> SearchResults | None:
+    """The results of the search that a sweep file describes; None where it has none, if it is only `planned`.
 
     Raises an InputError for a search without trials, and for options that are for grids.
     """
     refuse_options(options, ["base", "paper", *OF_SEEDS], f"is for the rows of a grid, but {file} searches")
     search = studies.search_from_options(file, content, options)
-    study = studies.find_study(search, sweep_folder(search, options), options.storage)
-    results = study and SearchResults(search, study, options.runs)
+    with studies.answering_database():
+        study = studies.find_study(search, sweep_folder(search, options), options.storage)
+        results = SearchResults(search, study, options.runs) if study else None
     if not planned and not (results and results.records):
         remedy = "train it: python -m transformer_pl.sweep, with the same options"
         raise InputError(f"{file}: must have trials, but none was drawn yet; {remedy}")
-    return search, results
+    return results

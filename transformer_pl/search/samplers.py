@@ -57,7 +57,7 @@ def seed_of(words: Sequence[str] | None) -> int | None:
     """
     name, *options = words or [""]
     seeds = [word.partition("=")[2] for word in options if word.startswith("seed=")]
-    return int(seeds[0]) if seeds and seeds[0].isdecimal() and name != "qmc" else None
+    return int(seeds[0]) if len(seeds) == 1 and seeds[0].isdecimal() and name != "qmc" else None
 
 
 def pruner(search: Search, words: Sequence[str] | None) -> BasePruner:

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -13,12 +14,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import COMPONENTS, EXTENSIONS, Component, Config, Data, nominal_sizes
+from transformer_pl.config import COMPONENTS, KEYS, Component, Config, Data, nominal_sizes
 from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
-from transformer_pl.config.levels import DEFAULT_SCALE, Level, merge, resolve, scale_level, type_errors
+from transformer_pl.config.levels import DEFAULT_SCALE, OF_SEEDS, Level, merge, resolve, scale_level, type_errors
 from transformer_pl.config.types import LARGEST, Count, NoBool, mistake_in
-from transformer_pl.plan.shared_options import OF_SEEDS
 from transformer_pl.plan.sweep_file import (
     BUDGET_KEYS,
     COST_METRICS,
@@ -30,9 +30,12 @@ from transformer_pl.plan.sweep_file import (
 )
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, shown, suggestion
-from transformer_pl.task import LOSSES, best_goal, task_of
+from transformer_pl.task import LOSSES, Corpus, best_goal, task_of
 from transformer_pl.trials.identity import describe_difference
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial import Origin, Trial
 from transformer_pl.trials.trial_config import trial_config
+from transformer_pl.trials.trial_of import trial_of
 
 Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
@@ -98,6 +101,14 @@ class Search(Goals):
     def matches_flops(self) -> bool:
         """Whether a trial may have optim.match=flops."""
         return any(config.optim.match == "flops" for config in self.written)
+
+    def trial(
+        self, drawn: Mapping[str, Any], corpus: Corpus, runs: RunsFolder, name: str = "", number: int = 0
+    ) -> Trial:
+        """The trial of drawn values, which plans and tables call `name`. Raises an InputError as `config` does."""
+        config, keys = self.config(drawn)
+        trial = trial_of(config, corpus, runs, Origin(self.row_name(config)))
+        return replace(trial, origin=Origin(name, name, self.scale, keys, number))
 
     def row_name(self, config: Config) -> str:
         """How the config of a trial differs from the base, for the name of its folder."""
@@ -233,7 +244,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
     # Optuna takes no list as a choice, but text
-    if key in EXTENSIONS and isinstance(parameter.get("value"), list | dict):
+    if isinstance(KEYS.get(key), list) and isinstance(parameter.get("value"), list | dict):
         parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)

@@ -3,38 +3,36 @@
 It is a journal file beside the table, or a database that several machines share.
 """
 
-import time
+import secrets
 import warnings
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna import Study
 from optuna.distributions import distribution_to_json
-from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import NullPool, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from transformer_pl.config import without_section
 from transformer_pl.plan.shared_options import TableOptions
 from transformer_pl.runtime.digests import value_digest
-from transformer_pl.runtime.errors import InputError, warn
-from transformer_pl.runtime.files import check_writable
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import postponed
 from transformer_pl.search.space import Search, read_search
 
 JOURNAL = "study.journal"
-CONNECT_S = (1, 1, 0)  # the wait after each failed attempt to open a database
-
-AWAY_S, AGAIN_S = 600.0, 2.0  # how long a database may not answer, and the wait before it is asked again
+FOLLOWING = "following"  # the user attribute of a study that names the study that goes on with it
 
 # User attributes of a trial.
 BASE = "base"  # True: this is the base, enqueued when the study is created
+COMMAND = "command"  # the name of the folder in runs/searching whose lock the command holds that has drawn it
 FOLDER = "folder"  # the name of its folder under runs/trials; missing where its config is invalid
 INFEASIBLE = "infeasible"  # the error message of an invalid config
 DIVERGED = "diverged"  # the step at which the loss was no longer finite
@@ -43,7 +41,8 @@ DIVERGED = "diverged"  # the step at which the loss was no longer finite
 def search_from_options(file: Path, content: dict[str, Any], options: TableOptions) -> Search:
     """The search that a sweep file describes, with the options of the command line. Raises an InputError."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints what becomes of each trial
-    check_url(options.storage)
+    if options.storage:
+        check_url(options.storage)
     if options.retune:
         raise InputError(f"--retune: is for the rows of a grid, but {file} searches; add the keys to its parameters")
     return read_search(file, content, options.scale, options.seeds, options.set)
@@ -54,32 +53,79 @@ warnings.simplefilter("ignore", ExperimentalWarning)
 warnings.filterwarnings("ignore", "Clip non-finite|The constraint value|Constraints have been set")
 
 try_again = RetryHeartbeatStaleTrialCallback()  # enqueues a trial of a study with the same values
-try_once_more = RetryHeartbeatStaleTrialCallback(max_retry=1)  # only once, as the trial may have killed its process
+
+
+@contextmanager
+def answering_database() -> Iterator[None]:
+    """Turn what a database that does not answer raises into an InputError."""
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError, ImportError) as error:
+        cause = error.__cause__ or error
+        reason = str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0]
+        remedy = "start it, or install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
+        raise InputError(
+            f"--storage: must be a database that answers, but: {reason}; {remedy}, and run the same command again"
+        ) from None
 
 
 def create_study(search: Search, folder: Path, url: str | None) -> Study:
-    """Create the study of a search with base as its first trial, or load it if it is there. Raises an InputError."""
-    if url is None:
-        check_writable(folder)
-    storage, name = _open(url, folder), _study_name(search, folder)
-    try:
-        study = optuna.create_study(study_name=name, storage=storage, directions=list(search.goals.values()))
-    except DuplicatedStudyError:
-        return optuna.load_study(study_name=name, storage=storage)
-    study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
-    study.set_metric_names(list(search.goals))  # for optuna-dashboard
-    return study
+    """Create the study of a search with base as its first trial, or load it if it is there.
+
+    One process at a time may call it, because several cannot create the tables of a database at once.
+    """
+    storage, goals, name = _open(url, folder), search.goals, _study_name(search, folder)
+    study = optuna.create_study(study_name=name, storage=storage, directions=list(goals.values()), load_if_exists=True)
+    if not study.get_trials(deepcopy=False):
+        study.enqueue_trial(search.base_draw, user_attrs={BASE: True})
+        study.set_metric_names(list(goals))  # for optuna-dashboard
+    return _newest(study, storage)
 
 
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
-    file = folder / JOURNAL if url is None else _sqlite_file(url)
-    if file and not file.exists():  # Optuna would create it
+    if url is None and not (folder / JOURNAL).exists():  # Optuna would create it
         return None
+    storage = _open(url, folder)
     try:
-        return optuna.load_study(study_name=_study_name(search, folder), storage=_open(url, folder))
+        return _newest(optuna.load_study(study_name=_study_name(search, folder), storage=storage), storage)
     except KeyError:
         return None
+
+
+def _newest(study: Study, storage: BaseStorage) -> Study:
+    """The study that goes on with this one, see `renew`; this one if there is none."""
+    while following := study.user_attrs.get(FOLLOWING):
+        study = optuna.load_study(study_name=following, storage=storage)
+    return study
+
+
+def renew(study: Study, outdated: Set[int], folder: Path, url: str | None) -> Study:
+    """A study that goes on with another one, in which the trials with these numbers have failed.
+
+    So they are drawn again, and their old values guide no sampler: Optuna cannot change a trial that has ended.
+    """
+    name, storage = f"{study.study_name}-{secrets.token_hex(3)}", _open(url, folder)
+    new = optuna.create_study(study_name=name, storage=storage, directions=study.directions)
+    new.set_metric_names(study.metric_names or [])
+    new.add_trials(without_outdated(study, outdated))
+    study.set_user_attr(FOLLOWING, name)  # at last, so that no study goes on without some of its trials
+    return new
+
+
+def without_outdated(study: Study, outdated: Set[int]) -> list[FrozenTrial]:
+    """The trials of a study, of which those with these numbers have failed."""
+
+    def failed(trial: FrozenTrial) -> FrozenTrial:
+        return optuna.create_trial(
+            state=TrialState.FAIL,
+            params=trial.params,
+            distributions=trial.distributions,
+            user_attrs={key: value for key, value in trial.user_attrs.items() if key == BASE},
+            system_attrs=trial.system_attrs,
+        )
+
+    return [failed(trial) if trial.number in outdated else trial for trial in study.get_trials(deepcopy=False)]
 
 
 class _Journal(JournalFileBackend):
@@ -93,75 +139,21 @@ class _Journal(JournalFileBackend):
             super().append_logs(logs)
 
 
-def _patiently(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of a database, with new tries while the database does not answer, such as during its restart."""
-
-    @wraps(method)
-    def ask(*arguments: Any, **named: Any) -> Any:
-        deadline = time.monotonic() + AWAY_S
-        while True:
-            try:
-                return method(*arguments, **named)
-            except StorageInternalError as error:
-                if not isinstance(error.__cause__, OperationalError | InterfaceError):
-                    raise
-                if time.monotonic() > deadline:
-                    rule = f"must answer, but has not for {AWAY_S:g} s; start it, and run the same command again"
-                    raise InputError(f"--storage: {rule}") from None
-            warn("--storage: the database does not answer; waiting for it")
-            time.sleep(AGAIN_S)
-
-    return ask
-
-
-class _Database(RDBStorage):
-    """A database that may be away for a while: a search waits for it."""
-
-
-for _name in (*BaseStorage.__abstractmethods__, "_get_trials"):
-    setattr(_Database, _name, _patiently(getattr(RDBStorage, _name)))
-
-
 def _open(url: str | None, folder: Path) -> BaseStorage:
-    """Open the journal or the database.
-
-    If several processes create the tables of a database at once, all but one fail at first, and then try again.
-    """
+    """Open the journal or the database."""
     if url is None:
         return JournalStorage(_Journal(str(folder / JOURNAL)))
-    for wait_s in CONNECT_S:
-        try:
-            # No connection stays open while a trial runs: it may break.
-            return _Database(url, engine_kwargs={"poolclass": NullPool})
-        except (SQLAlchemyError, OSError, ImportError) as error:
-            reason = str(getattr(error, "orig", error)).strip().partition("\n")[0]
-            time.sleep(wait_s)
-    remedy = "start it, or install its driver (for PostgreSQL: pip install 'psycopg[binary]')"
-    raise InputError(f"--storage {url}: must be a database that answers, but: {reason}; {remedy}")
+    return RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # no connection stays open while a trial runs
 
 
-def check_url(url: str | None) -> None:
-    """Raise an InputError for a URL that is malformed or holds a password, without printing it."""
-    try:
-        parsed = make_url("sqlite://" if url is None else url)
-        is_wrong = parsed.password or any("pass" in key.lower() for key in parsed.query if key != "passfile")
-    except (ArgumentError, ValueError):
-        is_wrong = True
-    file = None if is_wrong or url is None else _sqlite_file(url)
-    if file and (not file.name or not file.parent.is_dir()):
-        rule = "must name a file in a folder that exists, such as sqlite:///study.db"
-        raise InputError(f"--storage {url}: {rule}, which several processes can open; correct it")
-    if is_wrong:
-        form = "postgresql+psycopg://USER@HOST:PORT/DATABASE, without a password, which others could read"
-        raise InputError(f"--storage: must be a URL such as {form}; put that into ~/.pgpass, or into PGPASSWORD")
-
-
-def _sqlite_file(url: str) -> Path | None:
-    """The file that a URL of SQLite names, or a path without a name for one in memory; None for the URL of a server."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        return None
-    return Path("" if parsed.database in (None, ":memory:") else str(parsed.database))
+def check_url(url: str) -> None:
+    """Raise an InputError for a URL that is malformed or has a password, which plans and scripts would show."""
+    with suppress(SQLAlchemyError, ValueError):
+        parsed = make_url(url)
+        if not (parsed.password or "password" in parsed.query):
+            return
+    form = "postgresql+psycopg://USER@HOST:PORT/DATABASE, without a password, which others could read"
+    raise InputError(f"--storage: must be a URL such as {form}; put that into ~/.pgpass, or into PGPASSWORD")
 
 
 def _study_name(search: Search, folder: Path) -> str:

@@ -11,7 +11,7 @@ from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.selection import OnProgress, count_pairs, leaks
 from transformer_pl.runtime.errors import collect_errors
 from transformer_pl.runtime.terminal import say, shown_stages
-from transformer_pl.task import SPLITS, open_corpus, task_of
+from transformer_pl.task import open_corpus, task_of
 
 SMALL = 20_000  # training pairs, of which a vocabulary is learned in seconds: a plan knows whether data.vocab_size fits
 
@@ -40,9 +40,11 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
     unused = cut = 0  # of the training set, known once it is prepared
     if prepared.is_counted():
         description, counts = prepared.meta["corpus"], prepared.meta["splits"]
+        for name in data.evaluated:
+            task.check_references(data, prepared.text(name)[1])
         train = prepared.split("train")
         unused = (train.longer > data.longest).sum()
-        cut = len(train.target) - counts["train"]["pairs"]
+        cut = 0 if prepared.joined else len(train.target) - counts["train"]["pairs"]
     else:
         corpus = open_corpus(data)
         description = corpus.description
@@ -52,13 +54,14 @@ def _describe(data: Data, prepared: Prepared, on_progress: OnProgress) -> str:
         if (pairs := counts["train"]["pairs"]) <= SMALL and data.of_vocabulary == data:
             learn_vocabulary(data, corpus, pairs)
     sizes = []
-    for name in SPLITS:
+    for name in ("train", *data.evaluated):
         blank = counts[name].get("blank", 0)
         sizes.append(f"{counts[name]['pairs']:,} {{}}" + (f" ({blank:,} empty ones are left out)" if blank else ""))
-    sets = ", ".join(sizes).format(f"training {unit}s", "for validation", "for test")
-    dropped = [f"{unused:,} training {unit}s are longer than data.max_length and are not used"] if unused else []
-    dropped += (
-        [f"{unit}s with more than data.max_words = {data.max_words} words are left out"] if data.max_words else []
+    sets = ", ".join(sizes).format(
+        f"training {unit}s", "for validation", "for test", *(f"for {name}" for name in data.further)
     )
+    dropped = [f"{unused:,} training {unit}s are longer than data.max_length and are not used"] if unused else []
+    if data.max_words:
+        dropped.append(f"{unit}s with more than data.max_words = {data.max_words} words are left out")
     dropped += [f"longer ones are cut at data.max_length, which makes {cut:,} more pieces"] if cut else []
     return "; ".join([f"dataset: {description}: {sets}", *dropped, *leaks(counts, unit), scored])

@@ -3,16 +3,19 @@
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_pl.plan.queue import Ending, TrialQueue
+from transformer_pl.plan.queue import Outcome, TrialQueue
 from transformer_pl.runtime.files import why_unwritable
 from transformer_pl.runtime.signals import Stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.sweep.local import Workers, ask_to_end, end, end_all, grace_s
 from transformer_pl.sweep.progress import ProgressView
+from transformer_pl.train.wandb_run import END_S, SEND_S
+from transformer_pl.trials.runs_folder import RunsFolder
 from transformer_pl.trials.trial import Trial
 
 KILLED = " (SIGKILL, mostly out of memory: lower --parallel, or increase trainer.accumulate)"
@@ -34,19 +37,34 @@ class Launch:
     queue: TrialQueue
     workers: Workers
     view: ProgressView
+    runs: RunsFolder
     waits: bool  # whether it waits for trials that other commands train
     running: dict[int, RunningTrial] = field(default_factory=dict)  # by worker, 0 to workers.count - 1
 
+    def __post_init__(self) -> None:
+        # The trials and their W&B processes have the second end open: the first tells when all of them have ended.
+        self.ends, self.waited_for = Pipe(duplex=False)
+
     def run(self) -> int:
-        """Train; return 0, or the exit code of the signal that stopped it, once all trials have saved and ended."""
+        """Train; return 0, or the exit code of the signal that stopped it, once all trials have saved and ended.
+
+        A worker is free as soon as its trial has ended. W&B's processes are waited for at the end.
+        """
         try:
             with self.view:
                 self._train()
+            self._wait_for_wandb(SEND_S + END_S)
         except Stopped as stopped:
-            self.queue.stopped()
             self.view.say(str(stopped))
+            self._wait_for_wandb(END_S)
             return stopped.exit_code
         return 0
+
+    def _wait_for_wandb(self, seconds: float) -> None:
+        self.waited_for.close()
+        if not self.ends.poll(1.0):
+            self.view.say("waiting for W&B to send the rest")
+            self.ends.poll(seconds)
 
     def _train(self) -> None:
         try:
@@ -75,12 +93,14 @@ class Launch:
             if trial is None:
                 return
             self.view.started(trial)
-            if ending := self.queue.ended_elsewhere(trial):
-                self._ended(trial, ending, f"{_describe(ending, trial)} (by another command)")
+            if outcome := self.queue.ended_elsewhere(trial):
+                self._ended(trial, outcome, f"{_describe(outcome, trial)} (by another command)")
                 continue
             worker = min(free)
             try:
-                self.running[worker] = RunningTrial(self.workers.start(trial, worker), trial)
+                same = self.runs.with_weights(trial.identity.weights)
+                process = self.workers.start(trial, worker, same, self.waited_for)
+                self.running[worker] = RunningTrial(process, trial)
             except OSError as error:  # such as a disk that has become full
                 self._ended(trial, "failed", f"could not be started: {error}")
 
@@ -92,14 +112,14 @@ class Launch:
             # Where the server of processes was killed, a new one continues its trials, which still run (Linux).
             is_orphan = Path(f"/proc/{process.pid}").exists()
             end(process)
-            ending = _ending(process, trial, asked=deadline is not None)
-            if ending == "failed":  # or dropped: another command has taken it over while this one stood still
-                ending = self.queue.ended_elsewhere(trial) or ending
-            if ending == "failed" and (is_orphan or trial.lock.is_held()):
+            outcome = _outcome(process, trial, asked=deadline is not None)
+            if outcome == "failed":  # or dropped: another command has taken it over while this one stood still
+                outcome = self.queue.ended_elsewhere(trial) or outcome
+            if outcome == "failed" and (is_orphan or trial.folder.lock.is_held()):
                 self.queue.hold(trial)
                 self.view.ended(trial, None, "continues later" if is_orphan else "another command trains it")
             else:
-                self._ended(trial, ending, _describe(ending, trial, process.exitcode))
+                self._ended(trial, outcome, _describe(outcome, trial, process.exitcode))
         elif deadline is not None:
             if time.monotonic() > deadline:
                 end(process)
@@ -107,34 +127,34 @@ class Launch:
             self.running[worker] = RunningTrial(process, trial, time.monotonic() + grace_s(trial.config.trainer))
             ask_to_end(process)
 
-    def _ended(self, trial: Trial, ending: Ending, description: str) -> None:
-        if ending == "failed" and trial.state() not in ("failed", "running"):  # the trial could not say so
+    def _ended(self, trial: Trial, outcome: Outcome, description: str) -> None:
+        if outcome == "failed" and trial.folder.state() not in ("failed", "running"):  # the trial could not say so
             with suppress(OSError):  # a full disk
-                trial.set_status("failed", why=description.partition(";")[0])
-        self.queue.ended(trial, ending)
-        self.view.ended(trial, ending, description)
+                trial.folder.set_status("failed", why=description.partition(";")[0])
+        self.queue.ended(trial, outcome)
+        self.view.ended(trial, outcome, description)
 
 
-def _ending(process: BaseProcess, trial: Trial, asked: bool) -> Ending:
+def _outcome(process: BaseProcess, trial: Trial, asked: bool) -> Outcome:
     """How a trial ended. asked: to end early, which prunes it."""
-    if process.exitcode == 0 and trial.result() is not None:
+    if process.exitcode == 0 and trial.folder.result() is not None:
         return "done"
-    if trial.diverged_at() is not None:
+    if trial.folder.diverged_at() is not None:
         return "diverged"
     return "pruned" if asked else "failed"
 
 
-def _describe(ending: Ending, trial: Trial, exit_code: int | None = None) -> str:
+def _describe(outcome: Outcome, trial: Trial, exit_code: int | None = None) -> str:
     """One line for people; a failure has the end of its log below."""
-    result = trial.result()
-    if ending == "pruned":
-        return ending
-    if ending == "diverged":
-        return f"diverged at step {trial.diverged_at()}"
-    if ending == "done" and result is not None:
+    result = trial.folder.result()
+    if outcome == "pruned":
+        return outcome
+    if outcome == "diverged":
+        return f"diverged at step {trial.folder.diverged_at()}"
+    if outcome == "done" and result is not None:
         return f"val/ppl {result.metrics['val/ppl']:.2f}  {result.main_metric} {result.main_score:.2f}"
-    lines = [*trial.log_end(), *filter(None, [why_unwritable(trial.folder.parent)])]
+    lines = [*trial.folder.log_end(), *filter(None, [why_unwritable(trial.folder.path.parent)])]
     how = "" if exit_code is None else f" with exit code {exit_code}"
     if exit_code == -9:
         how += KILLED
-    return f"failed{how}; the end of {trial.log}:\n" + "\n".join(f"    | {line}" for line in lines)
+    return f"failed{how}; the end of {trial.folder.log}:\n" + "\n".join(f"    | {line}" for line in lines)

@@ -7,18 +7,20 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from transformer_pl.config import Trainer
 from transformer_pl.runtime import children
-from transformer_pl.runtime.environment import ROW, TRIAL
+from transformer_pl.runtime.environment import ROW, TRIAL, WEIGHTS_OF
 from transformer_pl.runtime.errors import InputError, collect_errors
 from transformer_pl.runtime.machine import cpu_cores, gpus
 from transformer_pl.runtime.signals import GRACE_S, GROUP_GRACE_S, Stopped, install_handler, raise_stopped
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.train.devices import accelerator
 from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import TrialFolder
 
 
 @dataclass(frozen=True)
@@ -37,28 +39,35 @@ class Workers:
     cores: list[list[int]] = field(default_factory=list)
 
     def describe(self, trial_count: int) -> str:
-        """How many trials there are to train, how many at once, and on what."""
+        """How many trials are left, how many run at once, and on what."""
         if self.gpus:
             each = counted(len(self.gpus[0].split(",")), "GPU")
         else:
             share = len(self.cores[0]) if self.cores else len(cpu_cores()) // self.count
             each = counted(max(1, share), "CPU core")
-        return f"{counted(trial_count, 'trial')} to train, {self.count} at a time, each on {each}"
+        return f"{counted(trial_count, 'trial')} left, {self.count} at a time, each on {each}"
 
-    def start(self, trial: Trial, worker: int) -> BaseProcess:
-        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log."""
-        trial.make()
+    def start(
+        self, trial: Trial, worker: int, same: Sequence[TrialFolder] = (), waited_for: Connection | None = None
+    ) -> BaseProcess:
+        """Start `python -m transformer_pl.train` on a worker, 0 to count - 1. Its output is the trial's log.
+
+        same: finished trials with the same weights. waited_for: as for `start_module`.
+        """
+        trial.folder.make()
         environment = os.environ | {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait starve the other trials
             "OMP_NUM_THREADS": str(trial.threads(self.threads)),
             "WANDB_NAME": trial.name,
-            ROW: trial.row,
+            ROW: trial.origin.row,
             TRIAL: trial.id,
+            WEIGHTS_OF: "/".join(folder.name for folder in same),
         }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         cores = self.cores[worker] if self.cores else []
-        return children.start_module("transformer_pl.train", trial.argv, environment, trial.log, cores)
+        log = trial.folder.log
+        return children.start_module("transformer_pl.train", trial.argv, environment, log, cores, waited_for)
 
 
 def divide_machine(

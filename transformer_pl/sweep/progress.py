@@ -9,12 +9,13 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, Task
 from rich.text import Text
 
-from transformer_pl.plan.queue import Ending, TrialQueue
+from transformer_pl.plan.queue import Outcome, TrialQueue
 from transformer_pl.runtime.terminal import format_duration, say
 from transformer_pl.trials.trial import Trial
 
 DRAW_EVERY_S = 1.0  # in a terminal
 PRINT_EVERY_S = 60.0  # without one
+FIRST_STEPS = 50  # of a trial, after which a sweep says how long it takes on this machine
 
 
 class _Bars(Progress):
@@ -39,7 +40,8 @@ class ProgressView:
         self.counts = dict.fromkeys(("done", "pruned", "diverged", "failed"), 0)  # of those that ended here
         self.waits: str | None = None  # what the queue waits for while nothing runs
         self._trained = 0.0  # FLOPs of the trials that ended here
-        self._shown_s = time.monotonic()
+        self._looked_s = self._shown_s = time.monotonic()
+        self._has_estimated = False
         columns = "{task.description}", BarColumn(bar_width=None), "{task.fields[state]}"
         self.bars = _Bars(*columns, console=console, auto_refresh=False, transient=True, expand=True)
         self.bars.speed_estimate_period = 3600.0  # seconds: long, because steps are seen only when they are logged
@@ -60,13 +62,13 @@ class ProgressView:
         self.bars.add_task(trial.name, total=trial.config.steps, completed=begun, **fields)
         self.running[trial.id] = self.bars.tasks[-1]
 
-    def ended(self, trial: Trial, ending: Ending | None, description: str) -> None:
-        """Count a trial that ended, and print its line. ending: None where it waits again. description: for people."""
+    def ended(self, trial: Trial, outcome: Outcome | None, description: str) -> None:
+        """Count a trial that ended, and print its line. outcome: None where it waits again. description: for people."""
         task = self.running.pop(trial.id)
         self.bars.remove_task(task.id)
-        if ending:
-            self.counts[ending] += 1
-        if ending == "done":
+        if outcome:
+            self.counts[outcome] += 1
+        if outcome == "done":
             self._trained += self._flops(task, trial.config.steps - task.fields["begun"])
         ended = self.cached + sum(self.counts.values())
         total = ended + len(self.running) + self.queue.remaining().trials
@@ -79,12 +81,21 @@ class ProgressView:
     def refresh(self) -> None:
         """Draw or print the state, if it is time to. Call this often."""
         now, draws = time.monotonic(), self.console.is_interactive
-        if now - self._shown_s < (DRAW_EVERY_S if draws else PRINT_EVERY_S):
+        shows = now - self._shown_s >= (DRAW_EVERY_S if draws else PRINT_EVERY_S)
+        if not shows and (self._has_estimated or now - self._looked_s < DRAW_EVERY_S):
             return
-        self._shown_s = now
+        self._looked_s = now
         for task in self.running.values():
             self._look_at(task)
         self.bars.summary = self._summary()
+        steps = max((task.completed - task.fields["begun"] for task in self.running.values()), default=0)
+        if not self._has_estimated and steps >= FIRST_STEPS and self.whole.time_remaining:
+            self._has_estimated, left = True, format_duration(self.whole.time_remaining)
+            if draws or not shows:  # else the line below says it
+                self.say(f"time, by the first {steps:.0f} steps on this machine: about {left} of training left")
+        if not shows:
+            return
+        self._shown_s = now
         if draws:
             self.bars.refresh()
         else:
@@ -96,7 +107,7 @@ class ProgressView:
         last, steps = _last_line(trial), trial.config.steps
         if last.get("time", 0.0) < task.fields["started_at"]:
             return
-        translated = trial.status().get("translated", "")  # a callback may have ended the training early
+        translated = trial.folder.status().get("translated", "")  # a callback may have ended the training early
         self.bars.update(task.id, completed=steps if translated else last["step"])
         left = f"{format_duration(task.time_remaining)} left" if task.time_remaining else ""
         if translated or last["step"] + trial.config.trainer.log_every > steps:  # no training line will follow
@@ -126,5 +137,5 @@ class ProgressView:
 
 def _last_line(trial: Trial) -> dict[str, Any]:
     """The last line of a trial's metrics that the training itself has logged; empty where there is none."""
-    lines = [line for line in trial.metrics() if "tokens_per_s" in line]
+    lines = [line for line in trial.folder.metrics() if "tokens_per_s" in line]
     return lines[-1] if lines else {}

@@ -4,13 +4,13 @@ Imports optuna, which takes a quarter of a second: import this module only where
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 from shlex import join
 from typing import Any
 
 import yaml
+from filelock import FileLock
 from rich.console import Console
 
 from transformer_pl.config import Config
@@ -19,22 +19,24 @@ from transformer_pl.laws.checks import check_all
 from transformer_pl.plan.shared_options import sweep_folder
 from transformer_pl.runtime.command_line import refuse_options
 from transformer_pl.runtime.environment import set_wandb_group
-from transformer_pl.runtime.errors import shown
+from transformer_pl.runtime.errors import InputError, shown
 from transformer_pl.runtime.files import check_writable, write_atomically
-from transformer_pl.runtime.terminal import counted, say
+from transformer_pl.runtime.terminal import counted, say, waiting
 from transformer_pl.search import samplers
 from transformer_pl.search import study as studies
 from transformer_pl.search.drawing import SearchQueue
-from transformer_pl.search.results import BEST_FILE, SearchResults, without_best
+from transformer_pl.search.results import BEST_FILE, ENDED, SearchResults
 from transformer_pl.search.space import Search
-from transformer_pl.sweep.command import SweepCommand
+from transformer_pl.search.table import search_report
 from transformer_pl.sweep.datasets import prepare_datasets, survey_datasets
-from transformer_pl.sweep.options import SweepOptions
+from transformer_pl.sweep.starts import described_starts
+from transformer_pl.sweep.sweep_command import SweepCommand
+from transformer_pl.sweep.sweep_options import SweepOptions
 from transformer_pl.task import open_corpus
-from transformer_pl.train.wandb_run import send_report
 from transformer_pl.trials.identity import path_notes
-from transformer_pl.trials.runs_folder import read_plan
+from transformer_pl.trials.trial import Origin
 from transformer_pl.trials.trial_config import check_match
+from transformer_pl.trials.trial_of import trial_of
 
 
 def run_search(content: dict[str, Any], options: SweepOptions, console: Console) -> int:
@@ -53,8 +55,6 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     if options.launcher == "local":
         command.workers(configs, search.run_cap)  # raises an InputError for what this machine lacks
     _check(command, search, configs)
-    for mistake in without_best(search):
-        say(console, f"some trials cannot be trained again: {mistake}")
     if command.submit(search.run_cap, [search.base.data]):
         return 0
     goals = " and ".join(f"{direction} {metric}" for metric, direction in search.goals.items())
@@ -62,33 +62,60 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     if options.plan:
         drawn, stopped = type(sampler_of(0)).__name__, type(pruner).__name__
         say(console, f"sampler: {drawn}; pruner: {stopped}; study: {place}")
-        if left := _print_plan(search, studies.find_study(search, folder, options.storage), options.runs, console):
+        if left := _print_plan(command, search):
             say(console, command.workers(configs, left).describe(left))
         return 0
+    study = _open_study(command, search)
     check_writable(options.runs / "trials")
-    study = studies.create_study(search, folder, options.storage)
     study.sampler, study.pruner = sampler_of(0), pruner
     prepare_datasets([search.base.data], options.runs, console)
     set_wandb_group(search.name, search.project, folder.name)
     is_seeded = samplers.seed_of(options.sampler) is not None
     queue = SearchQueue(search, study, options.runs, sampler_of if is_seeded else None)
-    _write_plan(command, SearchResults(search, study, options.runs))
-    exit_code = command.launch(queue, configs, queue.ended_count())
-    if options.worker and queue.waits():  # the last worker prints the table
-        return exit_code
+    try:
+        with studies.answering_database(), closing(queue):
+            _write_plan(command, SearchResults(search, study, options.runs))
+            exit_code = command.launch(queue, configs, queue.ended_count())
+            if options.worker and queue.waits():  # the last worker prints the table
+                return exit_code
+            results = SearchResults(search, study, options.runs)
+    except InputError as error:
+        say(console, f"error: {error}")
+        return 1
     say(console, f"to browse the study, at any time: optuna-dashboard {place}")
-    return _publish(command, SearchResults(search, study, options.runs), exit_code)
+    return _publish(command, results, exit_code)
+
+
+def _open_study(command: SweepCommand, search: Search) -> studies.Study:
+    """The study of a search. Trials whose code or text is no longer that of the file are named, and drawn again."""
+    options, folder = command.options, command.folder
+    check_writable(folder)
+    with studies.answering_database(), FileLock(folder / "lock"):
+        study = studies.create_study(search, folder, options.storage)
+        results = SearchResults(search, study, options.runs)
+        for drawn in results.trials:
+            if drawn.number in results.outdated:
+                say(command.console, f"{studies.trial_name(drawn)}: had other code or text, and is drawn again")
+        return studies.renew(study, results.outdated, folder, options.storage) if results.outdated else study
 
 
 def _check(command: SweepCommand, search: Search, configs: Sequence[Config]) -> None:
-    """Raise an InputError for what is wrong with the parts of the configs that may be drawn."""
-    with command.console.status("checking the components") as status:
+    """Raise an InputError for what is wrong with the parts and the starts of the configs that may be drawn."""
+    with waiting(command.console, "checking the components, which takes seconds for each new one") as status:
         checked = check_all(
             configs, command.options.runs, on_check=lambda what: status.update(f"checking {shown(what)}")
         )
+    names = [search.row_name(config) for config in configs]
+    starting = [(config, name) for config, name in zip(configs, names, strict=True) if config.model.start]
+    trials = [trial_of(config, open_corpus(config.data), command.runs, Origin(name)) for config, name in starting]
+    for line in described_starts(trials):
+        say(command.console, line)
     if search.matches_flops:
-        names = map(search.row_name, configs)
         check_match((name, found.passes) for name, found in zip(names, checked, strict=True))
+    unknown = [name for name, found in zip(names, checked, strict=True) if found.passes is None]
+    if "flops" in search.goals and unknown:
+        rule = "the goal flops must be known for each trial, but how many passes it computes is not"
+        raise InputError(*(f"{search.path}: row `{name}`: {rule}; choose another goal" for name in unknown))
 
 
 def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> int:
@@ -96,24 +123,19 @@ def _publish(command: SweepCommand, results: SearchResults, exit_code: int) -> i
     if not results.records:
         return exit_code
     search, folder, runs = results.search, command.folder, command.options.runs
-    from transformer_pl.search.page import write_search_page  # matplotlib takes a second, scipy a half
-    from transformer_pl.search.table import search_table
-
-    table, trained = search_table(results), _write_plan(command, results)
+    trained = _write_plan(command, results)
     exit_code = exit_code or int(any(record["state"] == "failed" for record in results.records))
-    draw_page = partial(write_search_page, results, table, folder)
     folders = [runs / "trials" / record["folder"] for record in trained]
-    send = partial(send_report, folder, search.name, search.project, table, read_plan(folder))
     following, best, content = None, folder / BEST_FILE, results.best_sweep
     with suppress(OSError):  # publishing says so
-        if content and not results.why_not_trained:
+        if content:
             write_atomically(best, yaml.safe_dump(content, sort_keys=False))
             words = ["python", "-m", "transformer_pl.sweep", str(best), "--runs", str(runs)]
             what = "front" if len(search.goals) > 1 else "best"
             following = f"train base and the {what} with new seeds: {join(words)}"
         else:
-            best.unlink(missing_ok=True)  # base has become the best, or the table says why there is none
-    return command.publish(table, draw_page, send, folders, exit_code, following)
+            best.unlink(missing_ok=True)  # base has become the best
+    return command.publish(search_report(results), folders, exit_code, following)
 
 
 def _write_plan(command: SweepCommand, results: SearchResults) -> list[dict[str, Any]]:
@@ -123,15 +145,16 @@ def _write_plan(command: SweepCommand, results: SearchResults) -> list[dict[str,
     return trials
 
 
-def _print_plan(search: Search, study: studies.Study | None, runs: Path, console: Console) -> int:
-    """Print what has been drawn already, and what is to be prepared; return how many trials the search lacks.
-
-    study: None where nothing has been drawn.
-    """
-    data, trials = search.base.data, studies.counted_trials(study) if study else []
-    for trial in trials:
-        say(console, f"{studies.trial_name(trial)}: {studies.state_of(trial)}")
-    lines = survey_datasets([(data, prepared_dataset(data, runs, open_corpus(data)))], console)
+def _print_plan(command: SweepCommand, search: Search) -> int:
+    """Print what has been drawn already, and what is to be prepared; return how many trials the search lacks."""
+    options, data, console, states = command.options, search.base.data, command.console, list[str]()
+    with studies.answering_database():
+        if study := studies.find_study(search, command.folder, options.storage):
+            results = SearchResults(search, study, options.runs)
+            for trial in sorted(results.trials, key=studies.shown_number):
+                states.append(results.state_of(trial))
+                say(console, f"{studies.trial_name(trial)}: {states[-1]}")
+    lines = survey_datasets([(data, prepared_dataset(data, options.runs, open_corpus(data)))], console)
     for line in [*lines, *path_notes(search.single_changes())]:
         say(console, line)
-    return max(0, search.run_cap - sum(studies.state_of(trial) not in ("running", "failed") for trial in trials))
+    return max(0, search.run_cap - sum(state in ENDED for state in states))

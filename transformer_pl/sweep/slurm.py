@@ -71,10 +71,12 @@ class Site(NamedTuple):
 def read_site(path: Path | None) -> Site:
     """Read a YAML file: `setup`, `python`, and the options of sbatch for one task, as `partition: long`.
 
-    sbatch itself checks the names of its options. `exclusive: true` and `exclusive:` give None, and `exclusive: false`
-    is left out. Raises an InputError for options that the sweep sets itself, and for what cannot be an option.
+    sbatch itself checks the names of its options, and gets values as they are written. `exclusive: true` and
+    `exclusive:` give None, and `exclusive: false` is left out. Raises an InputError for options that the sweep sets
+    itself, and for what cannot be an option.
     """
-    options: dict[str, Any] = {str(key): value for key, value in (read_yaml(path) if path else {}).items()}
+    content = read_yaml(path, numbers=False) if path else {}
+    options: dict[str, Any] = {str(key): value for key, value in content.items()}
     own = {"setup": "", "python": shlex.quote(sys.executable)}
     own |= {key: options.pop(key) for key in own if key in options}
     mistakes = [
@@ -86,7 +88,7 @@ def read_site(path: Path | None) -> Site:
     if mistakes:
         raise InputError(*mistakes)
     given = {key: value for key, value in options.items() if value is not False}
-    return Site({key: None if value is None or value is True else str(value) for key, value in given.items()}, **own)
+    return Site({key: None if value is True else value for key, value in given.items()}, **own)
 
 
 def _mistake_in(key: str, value: object) -> str:
@@ -95,7 +97,7 @@ def _mistake_in(key: str, value: object) -> str:
         return f"{key}: is set by the sweep itself; leave it out"
     if not re.fullmatch("[A-Za-z][A-Za-z0-9-]*", key):
         return f"{shown(key)}: must be an option of sbatch, without its dashes; correct it"
-    is_plain = isinstance(value, str | int | float | None)
+    is_plain = isinstance(value, str | bool | None)
     return "" if is_plain else f"{key} = {shown(value)}: must be a text, a number, true or false; correct it"
 
 

@@ -2,18 +2,34 @@
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformer_pl.runtime.terminal import short_number, short_numbers
-from transformer_pl.table.rows import ALPHA, Contrast, Measure, Row
+from transformer_pl.table.row import ALPHA, Contrast, Outcome, Row
 from transformer_pl.table.statistics import Estimate
 
 SIGNIFICANT = "*"  # marks a row that differs significantly from base
 EXEMPT = "‡"  # marks the name of a row whose components break a law on purpose
+UNLIKE = "§"  # marks a ratio of perplexities of which one means something else
 UNCONVERGED = "†"  # marks a row that had not converged
 HUGE = 1e7
 CLASS = re.compile(r"(?:\w+\.)+([A-Z]\w*)")  # an import path
+
+
+def number_if_known(value: float | None, form: str = "") -> str:
+    return "" if value is None else number(value, form)
+
+
+def measured(value: float | None, form: str, row: Row) -> str:
+    """A number of a row, or what stands in its place."""
+    return unmeasured(row) if value is None else number(value, form)
+
+
+def metric(name: str, form: str, row: Row) -> str:
+    """The mean of a metric."""
+    return measured(row.mean(name), form, row)
 
 
 def number(value: float, form: str = "") -> str:
@@ -38,51 +54,88 @@ def title(row: Row) -> str:
     return marked(row.title, bool(row.exempt))
 
 
-def converged(text: str, row: Row) -> str:
+def mark_unconverged(text: str, row: Row) -> str:
     """The text of a number, marked where the row had not converged."""
     return text + UNCONVERGED if row.still_falls else text
 
 
 def score(contrast: Contrast) -> str:
     """`mean ± standard deviation` of the score over the seeds, marked where the row had not converged."""
-    form = number_form(contrast.mean, contrast.measure)
+    if contrast.score is None:
+        return unmeasured(contrast.row)
+    if contrast.outcome.is_logarithm:
+        unlike = UNLIKE if contrast.is_unlike and contrast.difference is None else ""
+        mean = statistics.fmean(map(contrast.outcome.shown, contrast.scores))
+        text = number(mean, f".{contrast.outcome.digits}f")
+        return mark_unconverged(text + unlike, contrast.row)
+    form = number_form(contrast.mean, contrast.outcome)
     numbers = [number(value, form) for value in (contrast.score, contrast.spread) if value is not None]
-    return converged(" ± ".join(numbers), contrast.row)
+    return mark_unconverged(" ± ".join(numbers), contrast.row)
 
 
-def perplexity(metric: str, contrast: Contrast) -> str:
-    """PPL, marked with `*` where it differs from base's by the loss, and where the row had not converged."""
-    text = number(contrast.row.mean(metric) or 0.0, ".2f")
-    return converged(f"{text}{star(contrast)}", contrast.row)
+def ratio(contrast: Contrast) -> str:
+    """Of an outcome whose differences are those of logarithms."""
+    return "" if contrast.difference is None else number(math.exp(contrast.difference), ".2f")
 
 
-def interval(ends: Iterable[float], form: str) -> str:
-    """The two ends of a confidence interval."""
-    return " to ".join(number(end, form) for end in ends)
+def ratio_interval(contrast: Contrast) -> str:
+    """Of such an outcome: where its difference is 0, the ratio is 1."""
+    estimate, form = contrast.estimate, f".{contrast.outcome.digits}f"
+    return interval(map(math.exp, estimate.interval()), form, contrast.open_end, 1) if estimate else ""
+
+
+def detectable(contrast: Contrast) -> str:
+    """The difference that would be found."""
+    estimate = contrast.estimate
+    shown = contrast.outcome.shown
+    return number(shown(estimate.detectable), f".{contrast.outcome.digits}f") if estimate else ""
+
+
+def interval(ends: Iterable[float], form: str, open_end: str | None = None, at: float = 0) -> str:
+    """The two ends of a confidence interval, one of which may be open: `above 0 to +3.1`. at: where that one lies."""
+    low, high = (number(end, form) for end in ends)
+    return f"{f'above {at}' if open_end == 'low' else low} to {f'below {at}' if open_end == 'high' else high}"
 
 
 def row_interval(contrast: Contrast) -> str:
-    return interval(contrast.mean.interval(), number_form(contrast.mean, contrast.measure)) if contrast.mean else ""
+    mean, outcome = contrast.mean, contrast.outcome
+    return interval(map(outcome.shown, mean.interval()), number_form(mean, outcome)) if mean else ""
 
 
 def difference_interval(contrast: Contrast) -> str:
-    """With a sign before positive numbers, too."""
-    estimate = contrast.estimate
-    return interval(estimate.interval(), f"+z{number_form(estimate, contrast.measure)}") if estimate else ""
+    """With a sign before positive numbers, too, but for ratios."""
+    estimate, outcome = contrast.estimate, contrast.outcome
+    if estimate is None:
+        return ""
+    ends, none = map(outcome.shown, estimate.interval()), int(outcome.is_logarithm)
+    return interval(ends, difference_form(estimate, outcome), contrast.open_end, none)
 
 
-def number_form(estimate: Estimate | None, measure: Measure) -> str:
-    """The format of a number and its interval, with so many digits that no end is rounded to zero."""
-    ends, fewest = estimate.interval() if estimate else (), measure.digits
-    enough = (n for n in range(fewest, fewest + 3) if all(end == 0 or round(end, n) for end in ends))
+def number_form(estimate: Estimate | None, outcome: Outcome) -> str:
+    """The format of a number and its interval, with so many digits that no end is rounded to zero, or a ratio to 1, nor
+    the number where an end is zero."""
+    none, fewest = outcome.shown(0) if outcome.is_logarithm else 0, outcome.digits
+    numbers = [outcome.shown(end or estimate.value) - none for end in estimate.interval()] if estimate else []
+    enough = (n for n in range(fewest, fewest + 3) if all(number == 0 or round(number, n) for number in numbers))
     return f".{next(enough, fewest + 3)}f"
+
+
+def difference_form(estimate: Estimate | None, outcome: Outcome) -> str:
+    """That of a difference, with its sign, or of a ratio."""
+    return f"{'' if outcome.is_logarithm else '+z'}{number_form(estimate, outcome)}"
 
 
 def difference(contrast: Contrast) -> str:
     """The score minus base's, marked with `*` where significant; `-` where it is not known; empty for base."""
     if contrast.difference is None:
         return "" if contrast.row.is_base else "-"
-    return f"{number(contrast.difference, f'+z{number_form(contrast.estimate, contrast.measure)}')}{star(contrast)}"
+    form, unlike = difference_form(contrast.estimate, contrast.outcome), UNLIKE if contrast.is_unlike else ""
+    return f"{number(contrast.outcome.shown(contrast.difference), form)}{star(contrast)}{unlike}"
+
+
+def marked_difference(contrast: Contrast) -> str:
+    """The difference, marked where the row had not converged."""
+    return mark_unconverged(difference(contrast), contrast.row)
 
 
 def star(contrast: Contrast) -> str:
@@ -103,6 +156,8 @@ def p_value(contrast: Contrast) -> str:
 def verdict(margin: float, contrast: Contrast) -> str:
     """Whether a row is equal to base within a margin, better, worse or undecided. Empty without several seeds.
 
+    A row of which runs have failed is never better: those that would have been worse may be among them.
+
     It is equal if its simultaneous interval lies within the margin on both sides of zero. For this the interval is not
     cut at zero, as it is elsewhere for a row with a star.
     """
@@ -113,15 +168,15 @@ def verdict(margin: float, contrast: Contrast) -> str:
         return ""
     if abs(estimate.value) + estimate.half_width(estimate.level) <= margin:
         return f"equal{star(contrast)}"
+    is_better = (estimate.value > 0) != contrast.outcome.lower_is_better
     if not contrast.is_found:
         return "undecided"
-    return "better" if (estimate.value > 0) != contrast.measure.lower_is_better else "worse"
+    return "better" if is_better else "worse"
 
 
-def unmeasured(one: Row | Contrast) -> str:
+def unmeasured(row: Row) -> str:
     """What stands in the place of a number that was not measured: `diverged`, `failed`, `refused`, or `-` (none)."""
-    states = one.row.states if isinstance(one, Contrast) else one.states
-    return next((state for state in ("diverged", "failed", "refused") if state in states), "-")
+    return next((state for state in ("diverged", "failed", "refused") if state in row.states), "-")
 
 
 def counts(contrast: Contrast) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
 from transformer_pl.table.formats import Table
-from transformer_pl.table.rows import Contrast, PrintedTable
+from transformer_pl.table.row import Contrast, Outcome, PrintedTable
 from transformer_pl.table.scales import at_both
 from transformer_pl.table.statistics import predict
 
@@ -26,7 +26,10 @@ COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 LOOKS = cycler(linestyle=["-", "--", ":", "-."]) * (cycler(color=COLOURS) + cycler(marker=list("osD^vPX")))
 BESIDE_INTERVAL = 0.06  # inches from an interval to the dots of its seeds, below it
 NAME_WIDTH = 34  # characters in a line of a row's name
+STRETCH = 4.0  # by how much a row may lengthen the axis of differences
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}  # where the legend is: beside the axes
+MOST_NAMES = 20  # in a legend
+UNNAMED = {"color": "#cccccc", "linestyle": "-", "marker": "o", "zorder": 1, "label": ""}  # of a row beyond these
 matplotlib.use("agg")  # open no window, not even where Optuna draws
 matplotlib.rcParams.update(
     {
@@ -49,10 +52,14 @@ SCALES = (
     "Filled: p < 0.05 at the first scale. Line and band, if there are some: the prediction for one more row, with its "
     "95 % interval."
 )
+TRIES = "A point is one training with a seed that is not in the table. No line should be best at its end."
 DIFFERENCES = (
-    "Where an interval crosses zero, the row may be better or worse than base. A dot below it is one seed, as its "
+    "Where an interval crosses zero, the row may be better or worse than base. A dot below it is one {}, as its "
     "difference from base's mean. An arrow ends an interval that reaches beyond the picture."
 )
+
+
+Look = dict[str, Any]  # how the line and the point of a row are drawn, and its `label` in the legend
 
 
 class Drawing(NamedTuple):
@@ -75,6 +82,7 @@ def draw_sweep_plots(table: Table) -> dict[str, Drawing]:
     contrasts = table.contrasts
     drawings = {
         "differences": forest(contrasts, table.printed),
+        **{f"differences_{of[0].outcome.key.replace('/', '_')}": forest(of) for of in table.further},
         "curves_steps": curves(contrasts),
         "front_params": front(contrasts, "params", "parameters"),
         "front_flops": front(contrasts, "flops", "training FLOPs"),
@@ -82,42 +90,94 @@ def draw_sweep_plots(table: Table) -> dict[str, Drawing]:
     return {name: drawing for name, drawing in drawings.items() if drawing}
 
 
-def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None) -> Drawing | None:
-    """Forest plot of the differences from base, and of those that the paper prints; None where none is known."""
-    known = [(one, one.estimate.interval()) for one in contrasts if one.estimate]
+def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None, trial: str = "seed") -> Drawing | None:
+    """Forest plot of the differences from base, and of those that the paper prints; None where none is known.
+
+    trial: what a row has several of.
+    """
+    outcome, near = contrasts[0].outcome, _near(contrasts, printed)
+    known = [(contrast, [*map(outcome.shown, contrast.estimate.interval())]) for contrast in near if contrast.estimate]
     if not known:
         return None
     shown, intervals = zip(*known, strict=True)
-    names, seeds = [break_name(one.row.title) for one in shown], [_dots(one) for one in shown]
-    of_paper = np.array([printed and printed.difference(one.row.printed) for one in shown], float)
+    names, seeds = [break_name(contrast.row.title) for contrast in shown], [_dots(contrast) for contrast in shown]
+    of_paper = np.array([printed and printed.difference(contrast.row.printed) for contrast in shown], float)
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
-    figure = Figure(figsize=(5.5, 0.6 + heights.sum()), layout="constrained")
+    figure = Figure(figsize=(5.5, 0.75 + heights.sum()), layout="constrained")
     axes, centres, dots = figure.subplots(), heights.cumsum() - heights / 2, np.concatenate(seeds)
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
-    faces = np.where([one.is_found for one in shown], COLOURS[1], "white")
-    axes.scatter([one.difference for one in shown], centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
+    faces = np.where([contrast.is_found for contrast in shown], COLOURS[1], "white")
+    axes.scatter(
+        [outcome.shown(contrast.estimate.value) for contrast in shown],
+        centres,
+        25,
+        faces,
+        edgecolors=COLOURS[1],
+        zorder=2,
+    )
     axes.scatter(dots, np.repeat(centres + BESIDE_INTERVAL, [*map(len, seeds)]), 4, COLOURS[1], linewidths=0)
     axes.scatter(of_paper, centres, 25, COLOURS[2], marker="x", zorder=2)
-    axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
-    if len(usual := [ends for one, ends in known if not one.is_outlier]) < len(known):
+    axes.axvline(outcome.shown(0.0), color="0.6", linewidth=0.8, zorder=0)
+    if len(usual := [ends for contrast, ends in known if not contrast.is_outlier]) < len(known):
         _show_usual(axes, np.array(intervals), centres, [*np.ravel(usual), *dots, *of_paper])
     has_paper = bool(np.isfinite(of_paper).any())
-    marks = f"filled: p < 0.05{'; dot: a seed' * bool(dots.size)}{'; cross: paper' * has_paper}"
-    base = next((one.row.title for one in contrasts if one.row.is_base), "base").removesuffix(" (reference)")
-    title = contrasts[0].measure.title
-    axes.set_xlabel(f"{title}, difference from {base}, 95 % interval ({marks})", fontsize=8)
+    marks = f"filled: p < 0.05{f'; dot: a {trial}' * bool(dots.size)}{'; cross: paper' * has_paper}"
+    base = next((row.title for row in (contrast.row for contrast in contrasts) if row.is_base), "base")
+    base = base.removesuffix(" (reference)")
+    title, compared, explained = _words(outcome, base)
+    axes.set_xlabel(f"{compared}, 95 % interval\n({marks})")  # a phone is narrow
     axes.set_ylim(heights.sum(), 0)
-    axes.set_yticks(centres, names, fontsize=8)
+    axes.locator_params(axis="x", nbins=6)  # more numbers would touch each other
+    axes.set_yticks(centres, names)
     axes.tick_params(axis="y", length=0)
-    return Drawing("Differences from base", figure, DIFFERENCES)
+    return Drawing(title, figure, explained.format(trial) + _left_out(contrasts, near))
+
+
+def _left_out(contrasts: Sequence[Contrast], near: Sequence[Contrast]) -> str:
+    """Which rows are not in the picture, as a sentence."""
+    far = [f"{of.row.title} ({_change(of)})" for of in contrasts if of.estimate and of not in near]
+    return f" Left out, because it would stretch the axis more than fourfold: {', '.join(far)}." if far else ""
+
+
+def _change(contrast: Contrast) -> str:
+    """The difference of a row from base, or its ratio to base."""
+    change, outcome = contrast.difference or 0.0, contrast.outcome
+    return f"{outcome.shown(change):.2f}" if outcome.is_logarithm else f"{change:+.1f}"
+
+
+def _near(contrasts: Sequence[Contrast], printed: PrintedTable | None) -> list[Contrast]:
+    """The tested rows in the picture: more than half, those that reach least far from base with interval, seeds and the
+    paper's difference, and further ones up to the first that would stretch the axis more than STRETCH times."""
+    reach: list[tuple[float, float, Contrast]] = []
+    none = contrasts[0].outcome.shown(0.0)
+    for contrast in contrasts:
+        if contrast.estimate:
+            of_paper = (printed and printed.difference(contrast.row.printed)) or 0.0
+            ends = map(contrast.outcome.shown, contrast.estimate.interval())
+            values = [0.0, of_paper, *(value - none for value in (*_dots(contrast), *ends))]
+            reach.append((min(values), max(values), contrast))
+    reach.sort(key=lambda row: max(-row[0], row[1]))
+    lows, highs = np.array([row[:2] for row in reach]).reshape(-1, 2).T
+    widths = np.maximum.accumulate(highs) - np.minimum.accumulate(lows)  # of each row and those before it
+    further = (n for n in range(len(reach) // 2 + 1, len(reach)) if widths[n] > STRETCH * widths[n - 1])
+    near = [contrast for *_, contrast in reach[: next(further, len(reach))]]
+    return [contrast for contrast in contrasts if contrast in near]
+
+
+def _words(outcome: Outcome, base: str) -> tuple[str, str, str]:
+    """The title of a forest plot, its axis, and what a reader must know. base: its name."""
+    if outcome.is_logarithm:
+        return f"{outcome.title} beside base", f"{outcome.title} / {base}", DIFFERENCES.replace("zero", "1")
+    return "Differences from base", f"{outcome.title}, difference from {base}", DIFFERENCES
 
 
 def _dots(contrast: Contrast) -> np.ndarray:
     """The seeds of a row, as differences from base's mean; none where it is made of a mean, or compared in pairs."""
-    sample = contrast.row.samples.get(contrast.measure.key)
+    sample = contrast.row.samples.get(contrast.outcome.key)
     if contrast.shares_weights or (sample and not sample.has_seeds):
         return np.zeros(0)
-    return (contrast.difference or 0.0) - fmean(contrast.scores) + np.array(contrast.scores)
+    dots = (contrast.difference or 0.0) - fmean(contrast.scores) + np.array(contrast.scores)
+    return np.exp(dots) if contrast.outcome.is_logarithm else dots
 
 
 def _show_usual(axes: Axes, intervals: np.ndarray, centres: np.ndarray, values: Sequence[float]) -> None:
@@ -136,32 +196,32 @@ def curves(contrasts: Sequence[Contrast]) -> Drawing | None:
     A row whose seeds share no step is left out. The final value is a star. A line shows base's lowest value: where a
     curve crosses it, the row has reached base's loss. None where nothing is known.
     """
-    known = [(one.row, [seed for seed in one.row.losses if seed]) for one in contrasts]
-    drawn = [(row, by_seed) for row, by_seed in known if by_seed and set.intersection(*map(set, by_seed))]
-    if not drawn:
+    measured = [(contrast, [seed for seed in contrast.row.losses if seed]) for contrast in contrasts]
+    known = [(contrast, seeds) for contrast, seeds in measured if seeds and set.intersection(*map(set, seeds))]
+    if not known:
         return None
-    figure, axes = _axes_beside_names([row.shown_name for row, _ in drawn])
+    figure, axes, looks = _axes_beside_names([contrast for contrast, _ in known])
     highest, start = 0.0, math.inf
-    for (row, by_seed), look in zip(drawn, LOOKS(), strict=False):
+    for (contrast, by_seed), look in zip(known, looks, strict=True):
+        row = contrast.row
         final, end = min(fmean(row.values["val/ppl"]), math.exp(HIGHEST_LOSS)), max(row.scored_steps)
         common = sorted(set.intersection(*map(set, by_seed)))
         y = np.exp([[min(seed[step], HIGHEST_LOSS) for step in common] for seed in by_seed])
         fifth = len(common) // 5  # left out: beside its high values the ends would look alike
         highest, start = max(highest, final, *y.mean(0)[fifth:]), min(start, common[fifth])
-        label = break_name(f"{row.shown_name}: {final:.2f}")
-        axes.plot(
-            common, y.mean(0), markersize=3.5, markevery=max(1, len(common) // 8), linewidth=1.2, label=label, **look
-        )
+        label = look["label"] and break_name(f"{row.shown_name}: {final:.2f}")
+        look, every = look | {"label": label}, max(1, len(common) // 8)
+        axes.plot(common, y.mean(0), markersize=3.5, markevery=every, linewidth=1.2, **look)
         if row.is_base:
             axes.axhline(y.mean(0).min(), color="0.6", linewidth=0.8, linestyle=":", zorder=0)
-        if len(y) > 1:
+        if len(y) > 1 and label:
             axes.fill_between(common, y.min(0), y.max(0), color=look["color"], alpha=0.15, linewidth=0)
-        axes.plot(end, final, "*", color=look["color"], markersize=8)
+        axes.plot(end, final, "*", color=look["color"], markersize=8, zorder=look.get("zorder", 2))
     axes.set(xlabel="steps", ylabel="validation perplexity", yscale="log")
     axes.set_ylim(top=1.05 * highest)
     axes.set_xlim(left=start)
     plain_log(axes.yaxis)
-    axes.legend(**BESIDE)
+    _add_legend(axes, looks)
     return Drawing("Validation perplexity by steps", figure, CURVES)
 
 
@@ -170,25 +230,27 @@ def front(contrasts: Sequence[Contrast], cost: str, unit: str) -> Drawing | None
 
     cost: params or flops. None where the rows' costs are about equal.
     """
-    points = {
-        one.row.shown_name: (getattr(one.row, cost), fmean(one.scores), one.mean.interval())
-        for one in contrasts
-        if one.mean
-    }
-    costs = [cost for cost, _, _ in points.values()]
+    shown = contrasts[0].outcome.shown
+    points = [
+        (contrast, x, shown(fmean(contrast.scores)), tuple(map(shown, contrast.mean.interval())))
+        for contrast in contrasts
+        if contrast.mean and (x := getattr(contrast.row, cost)) is not None
+    ]
+    places = [(x, y) for _, x, y, _ in points]
+    costs = [x for x, _ in places]
     if not points or max(costs) < DIFFERS * min(costs):
         return None
     best: list[tuple[float, float]] = []
-    sign = -1 if contrasts[0].measure.lower_is_better else 1
-    for x, y, _ in sorted(points.values(), key=lambda point: (point[0], -sign * point[1])):
+    sign = -1 if contrasts[0].outcome.lower_is_better else 1
+    for x, y in sorted(places, key=lambda place: (place[0], -sign * place[1])):
         if not best or sign * y > sign * best[-1][1]:
             best.append((x, y))
-    figure, axes = _axes_beside_names([*points])
+    figure, axes, looks = _axes_beside_names([contrast for contrast, *_ in points])
     axes.step(*zip(*best, strict=True), where="post", color="0.6", linewidth=0.8, zorder=0)
-    for (x, _, interval), look in zip(points.values(), LOOKS(), strict=False):
-        axes.plot([x, x], interval, color=look["color"], linewidth=0.8)
-    _draw_points(axes, points, [(x, y) for x, y, _ in points.values()], [(x, y) in best for x, y, _ in points.values()])
-    title = contrasts[0].measure.title
+    for (_, x, _, interval), look in zip(points, looks, strict=True):
+        axes.plot([x, x], interval, color=look["color"], linewidth=0.8, zorder=look.get("zorder", 2))
+    _draw_points(axes, looks, places, [place in best for place in places])
+    title = contrasts[0].outcome.title
     axes.set(xlabel=unit, ylabel=title, xscale="log")
     plain_log(axes.xaxis, matplotlib.ticker.EngFormatter(sep=""))
     return Drawing(f"{title} against {unit}", figure, FRONT.format(title))
@@ -198,29 +260,62 @@ def scales(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[str
     """The differences from base at two scales, and the line by which the second are predicted. names: of the scales."""
     both = at_both(here, there, names)
     x, y, places = both.x, both.y, [*zip(both.x, both.y, strict=True)]
-    figure, axes = _axes_beside_names([one.row.shown_name for one, _ in both.pairs])
+    figure, axes, looks = _axes_beside_names([contrast for contrast, _ in both.pairs])
     axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     if both.is_predictable:
         at = np.linspace(x.min(), x.max(), 50)
-        line = np.array([[one.value, *one.interval()] for one in (predict(x, y, place) for place in at)]).T
+        predicted = [predict(x, y, place) for place in at]
+        line = np.array([[estimate.value, *estimate.interval()] for estimate in predicted]).T
         axes.plot(at, line[0], color="0.6", linewidth=0.8, zorder=0)
         axes.fill_between(at, *line[1:], color="0.6", alpha=0.15, linewidth=0)
-    numbered = [f"{i}  {one.row.shown_name}" for i, (one, _) in enumerate(both.pairs, start=1)]
-    _draw_points(axes, numbered, places, [one.is_found for one, _ in both.pairs])
-    for i, (place, look) in enumerate(zip(places, LOOKS(), strict=False), start=1):
-        axes.annotate(str(i), place, (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
-    first, second = (f"{here[0].measure.title} at {name}, difference from base" for name in names)
+    for i, (place, look) in enumerate(zip(places, looks, strict=True), start=1):
+        if look["label"]:
+            look["label"] = f"{i}  {look['label']}"
+            axes.annotate(str(i), place, (4, 3), textcoords="offset points", fontsize=7, color=look["color"])
+    _draw_points(axes, looks, places, [contrast.is_found for contrast, _ in both.pairs])
+    first, second = (f"{here[0].outcome.title} at {name}, difference from base" for name in names)
     axes.set(xlabel=first, ylabel=second)
     return Drawing("Differences at two scales", figure, SCALES)
 
 
-def _draw_points(axes: Axes, names: Iterable[str], places: Iterable[Sequence[float]], filled: Iterable[bool]) -> None:
-    """A point for each row, and its name in the legend."""
-    for name, (x, y), is_filled, look in zip(names, places, filled, LOOKS(), strict=False):
-        look = look | {"linestyle": "none", "markerfacecolor": look["color"] if is_filled else "white"}
-        axes.plot(x, y, markersize=5, label=break_name(name), **look)
-    axes.legend(**BESIDE)
+def draw_tries(tries: Sequence[tuple[str, Mapping[str, float], float]]) -> Drawing:
+    """The metric of each row against each value that it has tried.
+
+    tries: row, values by key, metric; an infinite metric is left out.
+    """
+    keys, rows = [*tries[0][1]], dict.fromkeys(row for row, *_ in tries)
+    figure = Figure(figsize=(7, 3.6 * len(keys)), layout="constrained")
+    for key, axes in zip(keys, figure.subplots(len(keys), squeeze=False)[:, 0], strict=True):
+        for row, look in zip(rows, LOOKS(), strict=False):
+            known = sorted((point[key], value) for name, point, value in tries if name == row and math.isfinite(value))
+            axes.plot([x for x, _ in known], [y for _, y in known], label=break_name(row), markersize=4, **look)
+        axes.set(xlabel=key, ylabel="the metric of the tries", xscale="log")
+        plain_log(axes.xaxis)
+        axes.legend(**BESIDE)
+    return Drawing("What each row has tried", figure, TRIES)
+
+
+def _draw_points(axes: Axes, looks: Sequence[Look], places: Iterable[Sequence[float]], filled: Iterable[bool]) -> None:
+    """A point for each row, and the names of rows beside them."""
+    for look, (x, y), is_filled in zip(looks, places, filled, strict=True):
+        marker = {"linestyle": "none", "markerfacecolor": look["color"] if is_filled else "white"}
+        axes.plot(x, y, markersize=5, **look | marker | {"label": break_name(look["label"])})
+    _add_legend(axes, looks)
+
+
+def differing_most(contrasts: Sequence[Contrast], count: int) -> list[Contrast]:
+    """Base, and the rows that differ most from it: at most `count` in all, in their order in the table."""
+    ranked = sorted(contrasts, key=lambda contrast: (not contrast.row.is_base, -abs(contrast.difference or 0.0)))
+    names = {contrast.row.name for contrast in ranked[:count]}
+    return [contrast for contrast in contrasts if contrast.row.name in names]
+
+
+def _add_legend(axes: Axes, looks: Sequence[Look]) -> None:
+    """Write the names of rows beside the axes, and how many rows are grey, without a name."""
+    grey = sum(not look["label"] for look in looks)
+    title = f"base and rows that differ most\n(grey: {grey} others)" if grey else None
+    axes.legend(**BESIDE, title=title, alignment="left")
 
 
 def break_name(name: str) -> str:
@@ -228,12 +323,20 @@ def break_name(name: str) -> str:
     return textwrap.fill(name, NAME_WIDTH, break_on_hyphens=False) or name
 
 
-def _axes_beside_names(names: Sequence[str]) -> tuple[Figure, Axes]:
-    """Axes that are high enough for a column of these names beside them."""
-    lines = sum(1 + break_name(name).count("\n") for name in names)
-    height = max(3.6, 0.6 + 0.15 * lines + 0.05 * len(names))  # inches
+def _axes_beside_names(contrasts: Sequence[Contrast]) -> tuple[Figure, Axes, list[Look]]:
+    """Axes that are high enough for the names of rows beside them, and how each row is drawn, with its name as `label`.
+
+    Of more than MOST_NAMES rows those that differ least from base are drawn in grey and have no name.
+    """
+    named, looks = [contrast.row.name for contrast in differing_most(contrasts, MOST_NAMES)], iter(LOOKS())
+    drawn: list[Look] = [
+        {**next(looks), "label": contrast.row.shown_name} if contrast.row.name in named else dict(UNNAMED)
+        for contrast in contrasts
+    ]
+    lines = sum(1 + break_name(look["label"]).count("\n") for look in drawn if look["label"])
+    height = max(3.6, 0.6 + 0.15 * lines + 0.05 * len(named))  # inches
     figure = Figure(figsize=(7, height), layout="constrained")
-    return figure, figure.subplots()
+    return figure, figure.subplots(), drawn
 
 
 def plain_log(axis: Any, form: Any = "{x:g}") -> None:

@@ -29,17 +29,15 @@ NAME_WIDTH = 28  # characters that the names of rows need at least; longer ones 
 
 
 class Column(NamedTuple):
-    """A column of a table: cells for people, values for programs, or both.
+    """A column of a table, for people.
 
     page: its place on the page, from the left; None: shown only on demand. A column that is `below` stands in small
     print below the one before it. drop_rank: a terminal that is too narrow drops columns by rank, 0 first; None: never;
     see ON_REQUEST, too.
     """
 
-    name: str = ""  # the heading; empty: for programs alone
-    cells: Sequence[str] = ()
-    key: str = ""  # in CSV and JSON; empty: for people alone
-    values: Sequence[Any] = ()  # at full precision; None where nothing was measured
+    name: str  # the heading
+    cells: Sequence[str]  # a column whose cells are all empty is left out
     meaning: str = ""  # for a reader who knows the paper
     drop_rank: int | None = None
     page: int | None = None
@@ -47,30 +45,34 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Columns, and what stands above and below them."""
+    """Columns for people, records for programs, and what stands above and below them."""
 
-    all_columns: Sequence[Column]  # also those that are empty
+    all_columns: Sequence[Column] = ()
+    records: Sequence[dict[str, Any]] = ()  # with the same keys; at full precision; None: not measured
     notes: Sequence[str] = ()
-    contrasts: Sequence[Any] = ()  # of each row, in the main measure; empty for the table of a search
+    contrasts: Sequence[Any] = ()  # of each row, in the main outcome; empty for the table of a search
     summary: str = ""  # what the table shows, in a sentence or two
     headings: Mapping[int, str] = MappingProxyType({})  # headings between rows, by the place of the row below
     printed: Any = None  # the `PrintedTable` beside it
+    further: Sequence[Sequence[Any]] = ()  # the contrasts of each further outcome
+    caption: str = ""  # of LaTeX: what the table shows, in a sentence, and what its mark means; empty: the summary
+    label: str = "results"  # its name for LaTeX's \\ref, after `tab:`
 
-    @classmethod
-    def of_records(cls, records: Sequence[dict[str, Any]]) -> "Table":
-        """A table for programs alone. The records have the same keys."""
-        return cls([Column(key=key, values=[record[key] for record in records]) for key in (records or [{}])[0]])
+    @property
+    def of_score(self) -> Sequence[Any]:
+        """The contrasts of the first outcome that is no perplexity."""
+        every = [self.contrasts, *self.further]
+        return next((of for of in every if of and not of[0].outcome.is_logarithm), self.contrasts)
 
     def titled(self, title: str) -> "Table":
         """The table with its title in each record, and before its summary."""
-        column = Column(key="table", values=[title] * len(self.records))
-        summary = self.summary and f"{title}: {self.summary}"
-        return self._replace(all_columns=[column, *self.all_columns], summary=summary)
+        records = [{"table": title} | record for record in self.records]
+        return self._replace(records=records, summary=self.summary and f"{title}: {self.summary}")
 
     @property
     def columns(self) -> list[Column]:
-        """The columns for people."""
-        return [column for column in self.all_columns if column.name and any(column.cells)]
+        """The columns that have any text."""
+        return [column for column in self.all_columns if any(column.cells)]
 
     @property
     def _in_text(self) -> list[Column]:
@@ -94,15 +96,7 @@ class Table(NamedTuple):
             raise InputError(*(f"--columns {shown(name)}: is no column; there are: {listed}" for name in unknown))
         if twice := [name for name in names if [column.name for column in self.columns].count(name) > 1]:
             raise InputError(*(f"--columns {shown(name)}: is the name of two columns; rename one" for name in twice))
-        rest = [column._replace(name="") for column in self.all_columns if column.name not in names]
-        return self._replace(all_columns=[*(known[name]._replace(drop_rank=None) for name in names), *rest])
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """A record of each row, for programs."""
-        columns = [column for column in self.all_columns if column.key]
-        rows = zip(*(column.values for column in columns), strict=True)
-        return [dict(zip([column.key for column in columns], row, strict=True)) for row in rows]
+        return self._replace(all_columns=[known[name]._replace(drop_rank=None) for name in names])
 
     @property
     def opening(self) -> list[str]:
@@ -136,31 +130,32 @@ class Table(NamedTuple):
 
     def csv(self) -> str:
         """The records as CSV: every setting filled in, numbers at full precision, empty where nothing was measured."""
-        text, records = io.StringIO(), self.records
-        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(records)
+        writer.writerows(self.records)
         return text.getvalue()
 
-    def latex(self, label: str = "results", caption: str | None = None) -> str:
+    def latex(self, caption: str | None = None) -> str:
         """A `table` with booktabs rules, to be included by \\input. It has the columns that a page has room for.
 
-        A table that is wider than a column of two takes both. label: its name for \\ref, after `tab:`. caption: its
-        caption; None: summary and notes.
+        A table that is wider than a column of two takes both. caption: in place of its own one, with which summary and
+        notes stand in comments.
         """
         columns = self._that_fit(lambda columns: _latex_width(columns) <= LATEX_WIDTH)
         lines = [[column.name for column in columns], *zip(*(column.cells for column in columns), strict=True)]
-        head, *body = [" & ".join([_latex_name(name), *map(_latex, cells)]) + r" \\" for name, *cells in lines]
+        headings, *body = [" & ".join([_latex_name(name), *map(_latex, cells)]) + r" \\" for name, *cells in lines]
         for place, heading in sorted(self.headings.items(), reverse=True):
             body.insert(place, rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{_latex(heading)}}}}} \\")
         begin = rf"\small\setlength{{\tabcolsep}}{{3pt}}\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}"
-        rows = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-        said = " ".join(filter(None, [self.summary, *self.notes])).replace(LEGEND, "").replace("  ", " ").strip()
+        rows = [begin, r"\toprule", headings, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        said = [" ".join(text.replace(LEGEND, "").split()) for text in (self.summary, *self.notes) if text]
+        comments = ["\\usepackage{booktabs}", *(said if caption is None else ())]
         kind = "table" if _latex_width(columns) <= LATEX_WIDTH / 2 else "table*"
-        name = re.sub("[^A-Za-z0-9]+", "-", label).strip("-")
-        captioned = rf"\caption{{{_latex(said) if caption is None else caption}}}\label{{tab:{name}}}"
-        begin = rf"\begin{{{kind}}}[t]\centering"
-        return "\n".join(["% \\usepackage{booktabs}", begin, captioned, *rows, rf"\end{{{kind}}}"]) + "\n"
+        name = re.sub("[^A-Za-z0-9]+", "-", self.label).strip("-")
+        caption = _latex(self.caption or self.summary) if caption is None else caption
+        head = [rf"\begin{{{kind}}}[t]\centering", rf"\caption{{{caption}}}\label{{tab:{name}}}"]
+        return "\n".join([*(f"% {text}" for text in comments), *head, *rows, rf"\end{{{kind}}}"]) + "\n"
 
     def json(self) -> str:
         """The records, the notes, and what the columns mean; null where a value is not finite or not measured."""

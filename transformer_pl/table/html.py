@@ -23,7 +23,8 @@ def write_html(folder: Path, title: str, table: Table, drawings: Mapping[str, Dr
     loader = PackageLoader("transformer_pl", "table/templates")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keep the order of rows and of sites
-    figures = [(name, one, _inline_svg(save(one.figure, folder / "figures" / name))) for name, one in drawings.items()]
+    saved = {name: save(drawing.figure, folder / "figures" / name) for name, drawing in drawings.items()}
+    figures = [(name, drawing, _inline_svg(saved[name])) for name, drawing in drawings.items()]
     content |= {"title": title, "table": table, "columns": page_columns(table), "figures": figures}
     write_atomically(folder / "report.html", environment.get_template("page.html").render(content))
     write_atomically(folder / "table.md", table.markdown())

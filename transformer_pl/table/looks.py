@@ -14,14 +14,14 @@ to be found at the last look. That last rule can only lower the error, because i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from transformer_pl.table.moderation import SeedVariance
 from transformer_pl.table.statistics import LEVEL, Estimate
@@ -70,7 +70,7 @@ class Looks:
     @cached_property
     def _by_chance(self) -> np.ndarray:
         """U_l of the same tables, (DRAWS, looks)."""
-        return stats.rankdata(-self._largest, axis=0) / DRAWS
+        return scipy.stats.rankdata(-self._largest, axis=0) / DRAWS
 
     @cached_property
     def levels(self) -> tuple[float, ...]:
@@ -121,7 +121,7 @@ class Looks:
         left = variance * (1 - variance / (sum(part.variance for part in change.parts) or 1))
         needed = change._replace(parts=last, degrees_of_freedom=None).half_width(self.level_of_one)
         missing = needed - abs(change.value)
-        return float(stats.norm.sf(missing / math.sqrt(left))) if left > 0 else float(missing <= 0)
+        return float(scipy.stats.norm.sf(missing / math.sqrt(left))) if left > 0 else float(missing <= 0)
 
     @property
     def most_trainings(self) -> int:
@@ -133,7 +133,7 @@ class Looks:
         drawn, variances = self._drawn(), self._variances
         critical = [np.quantile(self._largest[:, look], 1 - level) for look, level in enumerate(self.levels)]
         missing = critical[-1] * np.sqrt(variances[-1]) - drawn[..., :-1] * np.sqrt(variances[:-1])
-        chance = stats.norm.sf(missing / np.sqrt(variances[-1] * (1 - variances[-1] / variances[:-1])))
+        chance = scipy.stats.norm.sf(missing / np.sqrt(variances[-1] * (1 - variances[-1] / variances[:-1])))
         stops = (drawn[..., :-1] >= critical[:-1]) | (chance < LEAST_CHANCE)
         last = np.insert(stops, len(self.seeds) - 1, True, -1).argmax(-1)  # the look at which a row stops
         return float(np.array(self.seeds)[last].sum(1).mean() + np.array(self.base_seeds)[last.max(1)].mean())
@@ -141,21 +141,7 @@ class Looks:
     @cached_property
     def level_of_one(self) -> float:
         """The level of a row's interval at the last look, with which those of all rows hold together."""
-        return float(1 - 2 * stats.norm.sf(np.quantile(self._largest[:, -1], 1 - self.levels[-1])))
+        return float(1 - 2 * scipy.stats.norm.sf(np.quantile(self._largest[:, -1], 1 - self.levels[-1])))
 
 
 _looks = cache(Looks)  # a command asks for the same ones several times, and their levels take a sixth of a second
-
-
-class LookedAt(NamedTuple):
-    """A table that was looked at while it was trained."""
-
-    looks: Looks
-    metric: str  # which the looks decided by
-    p_values: Mapping[str, Sequence[float | None]]  # by row, of the decided looks that it was trained for, as decided
-    left_out: Sequence[str] = ()  # rows of which a trial had failed or diverged when a look was decided
-
-    @property
-    def decided(self) -> int:
-        """How many looks are decided."""
-        return max(map(len, self.p_values.values()), default=0)

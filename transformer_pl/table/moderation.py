@@ -21,10 +21,11 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
 
 CAUTION = 0.6  # the confidence of the bound on how much the rows' variances differ
-CAUTION_OF_TWO = 0.8  # the same where rows have two seeds, which say little of their spread
+MORE_CAUTION = 0.8  # the same where rows have two seeds, which say little of their spread, or are in many pairs
+USUAL_FREEDOM = 2.5  # of the prior of a table with three seeds: the median of those in sweeps/results
 FEWEST_ROWS = 5  # rows with several seeds: fewer say too little about how much their spreads differ
 FEWEST_ALIKE = 3  # of these rows, those that are no outliers
 MIDDLE = (0.2, 0.5, 0.8)  # the quantiles of the rows' variances that outliers do not move
@@ -46,15 +47,25 @@ class Prior(NamedTuple):
     variance: float
     freedom: float
     outliers: frozenset[SeedVariance] = frozenset()  # the variances that are far from the others
+    base_freedom: float | None = None  # d0 of base alone, which is known better; None: as that of other rows
 
+    @classmethod
+    def of_scale(cls, spread: float, freedom: float) -> "Prior":
+        """The prior of a scale, by which a table has one whose rows are too few to make one.
 
-def moderate(own: SeedVariance, prior: Prior | None) -> SeedVariance:
-    """The variance of a row, by its own seeds and, if there is a prior, by the other rows."""
-    if prior is None or own in prior.outliers:
-        return own
-    freedom = prior.freedom + own.freedom
-    variance = (prior.freedom * prior.variance + own.freedom * own.variance) / freedom
-    return SeedVariance(max(variance, own.variance), freedom)
+        It is that of base. Other rows may spread three times as far as any before, and count half of its freedom: with
+        all of it up to 8 % of such tables would have a wrong star.
+        """
+        return cls(spread**2, freedom / 2, base_freedom=freedom)
+
+    @property
+    def of_any(self) -> "Prior":
+        """The same where base is a row like any other."""
+        return self._replace(base_freedom=None)
+
+    @property
+    def of_base(self) -> "Prior":
+        return self if self.base_freedom is None else self._replace(freedom=self.base_freedom)
 
 
 def variance_of(values: Sequence[float] | np.ndarray) -> float:
@@ -62,7 +73,7 @@ def variance_of(values: Sequence[float] | np.ndarray) -> float:
     return float(np.var(np.asarray(values) - values[0], ddof=1))
 
 
-def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
+def fit_prior(rows: Sequence[SeedVariance], caution: float = CAUTION) -> Prior | None:
     """The law of the rows' variances from seed to seed; None for fewer than FEWEST_ROWS, of which FEWEST_ALIKE must
     be no outliers.
 
@@ -76,14 +87,16 @@ def fit_prior(rows: Sequence[SeedVariance]) -> Prior | None:
     if len(varying) < FEWEST_ROWS or len(alike) < FEWEST_ALIKE:
         return None
     variances, freedoms = np.array(alike).T
-    centred = np.log(variances) - special.digamma(freedoms / 2) + np.log(freedoms / 2)
-    by_chance = special.polygamma(1, freedoms / 2).mean()
-    kurtosis = special.polygamma(3, freedoms / 2).mean() / by_chance**2  # of log chi-square, beyond the normal law's
+    centred = np.log(variances) - scipy.special.digamma(freedoms / 2) + np.log(freedoms / 2)
+    by_chance = scipy.special.polygamma(1, freedoms / 2).mean()
+    # of log chi-square, beyond the normal law's
+    kurtosis = scipy.special.polygamma(3, freedoms / 2).mean() / by_chance**2
     informative = 2 * len(alike) / (2 + kurtosis)  # the degrees of freedom of the variance over the rows
-    caution = CAUTION_OF_TWO if np.median(freedoms) < 2 else CAUTION
-    most = centred.var(ddof=1) * informative / stats.chi2.ppf(1 - caution, informative)
+    caution = MORE_CAUTION if np.median(freedoms) < 2 else caution
+    most = centred.var(ddof=1) * informative / scipy.stats.chi2.ppf(1 - caution, informative)
     freedom = 2 * inverse_trigamma(most - by_chance, freedoms.sum() / 2)
-    return Prior(math.exp(centred.mean() + special.digamma(freedom / 2) - math.log(freedom / 2)), freedom, outliers)
+    middle = centred.mean() + scipy.special.digamma(freedom / 2) - math.log(freedom / 2)
+    return Prior(math.exp(middle), freedom, outliers)
 
 
 def find_outliers(rows: Sequence[SeedVariance]) -> frozenset[SeedVariance]:
@@ -100,13 +113,13 @@ def find_outliers(rows: Sequence[SeedVariance]) -> frozenset[SeedVariance]:
 
     def wider(freedom: float) -> float:
         """By how much the law's range of log s^2 is wider than that of the rows."""
-        ends = stats.f.ppf((MIDDLE[0], MIDDLE[-1]), np.median(freedoms), freedom)
+        ends = scipy.stats.f.ppf((MIDDLE[0], MIDDLE[-1]), np.median(freedoms), freedom)
         return float(np.log(ends[1] / ends[0]) - np.log(high / low))
 
     freedom = LEAST_FREEDOM if wider(LEAST_FREEDOM) <= 0 else MOST_FREEDOM
     if wider(LEAST_FREEDOM) > 0 > wider(MOST_FREEDOM):
-        freedom = optimize.brentq(wider, LEAST_FREEDOM, MOST_FREEDOM)
-    law = stats.f(freedoms, freedom, scale=middle / stats.f.median(np.median(freedoms), freedom))
+        freedom = scipy.optimize.brentq(wider, LEAST_FREEDOM, MOST_FREEDOM)
+    law = scipy.stats.f(freedoms, freedom, scale=middle / scipy.stats.f.median(np.median(freedoms), freedom))
     p_values = holm(2 * np.minimum(law.cdf(variances), law.sf(variances)))
     return frozenset(row for row, p in zip(varying, p_values, strict=True) if p < OUTLIER_LEVEL)
 
@@ -121,11 +134,13 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 def inverse_trigamma(variance: float, most: float) -> float:
     """The x with trigamma(x) = variance; `most` where x would be larger, or where variance is not above zero."""
-    if variance <= special.polygamma(1, most):
+    if variance <= scipy.special.polygamma(1, most):
         return most
-    return math.exp(
-        optimize.brentq(lambda log: float(special.polygamma(1, math.exp(log))) - variance, -50, math.log(most))
-    )
+
+    def excess(log: float) -> float:
+        return float(scipy.special.polygamma(1, math.exp(log))) - variance
+
+    return math.exp(scipy.optimize.brentq(excess, -50, math.log(most)))
 
 
 def upper_tail(x: float, parts: Sequence[SeedVariance], fixed: float) -> float:
@@ -140,7 +155,7 @@ def upper_tail(x: float, parts: Sequence[SeedVariance], fixed: float) -> float:
         g, weights = _gamma_nodes(part.freedom)
         variance = np.add.outer(variance, part.variance / g).ravel()
         weight = np.multiply.outer(weight, weights).ravel()
-    return float(weight @ special.ndtr(-x / np.sqrt(variance)))
+    return float(weight @ scipy.special.ndtr(-x / np.sqrt(variance)))
 
 
 @cache
@@ -152,7 +167,7 @@ def upper_quantile(level: float, parts: tuple[SeedVariance, ...], fixed: float) 
     tail, high = (1 - level) / 2, 2 * scale
     while upper_tail(high, parts, fixed) > tail:
         high *= 2
-    return float(optimize.brentq(lambda x: upper_tail(x, parts, fixed) - tail, 0.0, high, xtol=1e-6 * scale))
+    return float(scipy.optimize.brentq(lambda x: upper_tail(x, parts, fixed) - tail, 0.0, high, xtol=1e-6 * scale))
 
 
 @cache
@@ -161,5 +176,5 @@ def _gamma_nodes(freedom: float) -> tuple[np.ndarray, np.ndarray]:
     small values make the tails."""
     v, weights = np.polynomial.legendre.leggauss(NODES)
     v = (v + 1) / 2
-    nodes = stats.gamma.ppf(v**4, freedom / 2) / (freedom / 2)
+    nodes = scipy.stats.gamma.ppf(v**4, freedom / 2) / (freedom / 2)
     return nodes, weights / 2 * 4 * v**3

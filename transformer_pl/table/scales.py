@@ -9,10 +9,10 @@ import numpy as np
 
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.table import cells
-from transformer_pl.table.columns import DAGGER, DIFFERENCE, STAR, column, for_programs
+from transformer_pl.table.columns import DAGGER, STAR, Record, column, difference_record
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.notes import FEWEST_ORDERED, name_of_base
-from transformer_pl.table.rows import Contrast, Measure
+from transformer_pl.table.row import Contrast, Outcome
 from transformer_pl.table.statistics import Estimate, predict, rank_correlation
 
 LEAST_HELD = 16 / 18  # of the 95 % intervals of rows that are predicted without themselves; else nothing is predicted
@@ -22,7 +22,7 @@ class TwoScales(NamedTuple):
     """The rows whose differences from base are known at two scales."""
 
     names: tuple[str, str]  # of the scales
-    measure: Measure
+    outcome: Outcome
     pairs: list[tuple[Contrast, Contrast]]
     x: np.ndarray  # the first difference of each pair
     y: np.ndarray  # the second one
@@ -40,19 +40,20 @@ def at_both(here: Sequence[Contrast], there: Sequence[Contrast], names: tuple[st
 
     A row whose seeds spread unlike those of the others here is left out: its difference is hardly known.
     """
-    measure, of_others = here[0].measure, there[0].measure
-    if measure.key != of_others.key:
-        rule = f"must compare rows by the same score, but has {of_others.key} where {names[0]} has {measure.key}"
+    outcome, of_others = here[0].outcome, there[0].outcome
+    if outcome.key != of_others.key:
+        rule = f"must compare rows by the same score, but has {of_others.key} where {names[0]} has {outcome.key}"
         raise InputError(f"--against {names[1]}: {rule}; choose another scale")
-    by_name = {one.row.name: one for one in there if _is_known(one)}
-    pairs = [(one, by_name[one.row.name]) for one in here if _is_fit(one) and one.row.name in by_name]
-    x, y = np.array([[one.difference for one in pair] for pair in pairs], float).reshape(-1, 2).T
+    by_name = {contrast.row.name: contrast for contrast in there if _is_known(contrast)}
+    fit = [contrast for contrast in here if _is_fit(contrast) and contrast.row.name in by_name]
+    pairs = [(contrast, by_name[contrast.row.name]) for contrast in fit]
+    x, y = np.array([[contrast.difference for contrast in pair] for pair in pairs], float).reshape(-1, 2).T
     if (fewest := min(len(set(x)), len(set(y)))) < FEWEST_ORDERED:
         rule = f"must have {FEWEST_ORDERED} rows that differ from base and from each other at both scales, but has"
         raise InputError(f"--against {names[1]}: {rule} {fewest}; train more rows at {names[0]} and at {names[1]}")
     left_out = [predict(np.delete(x, i), np.delete(y, i), x[i]) for i in range(len(x))]
-    held = sum(one.low <= value <= one.high for one, value in zip(left_out, y, strict=True))
-    return TwoScales(names, measure, pairs, x, y, left_out, held)
+    held = sum(predicted.low <= value <= predicted.high for predicted, value in zip(left_out, y, strict=True))
+    return TwoScales(names, outcome, pairs, x, y, left_out, held)
 
 
 def _is_known(contrast: Contrast) -> bool:
@@ -68,38 +69,51 @@ def scales_table(here: Sequence[Contrast], there: Sequence[Contrast], names: tup
 
     A row is predicted by the line through all others. Raises an InputError where too few rows are at both scales.
     """
-    both, base = at_both(here, there, names), name_of_base([one.row for one in here])
+    both, base = at_both(here, there, names), name_of_base([contrast.row for contrast in here])
     notes = [_sizes(both), _left_out(here, names[0]), f"{STAR} {DAGGER}"]
-    return Table(_columns(here, there, both), [note for note in notes if note], summary=_orders(both, base))
+    predicted, by_name = _predictions(here, both), {contrast.row.name: contrast for contrast in there}
+    pairs = [
+        (first, by_name.get(name := first.row.name, Contrast(first.row, both.outcome)), predicted.get(name))
+        for first in here
+        if not first.row.is_base
+    ]
+    said, notes = _orders(both, base), [*filter(None, notes)]
+    return Table(_columns(pairs, both), _records(pairs, both), notes, summary=said, caption=f"{said} {STAR}")
 
 
-def _columns(here: Sequence[Contrast], there: Sequence[Contrast], both: TwoScales) -> list[Column]:
+def _predictions(here: Sequence[Contrast], both: TwoScales) -> dict[str, Estimate]:
+    """By row, its difference at the second scale, by the line through the other rows; empty if nothing is predicted."""
+    if not both.is_predictable:
+        return {}
+    predicted = {fit.row.name: predict(both.x, both.y, fit.difference or 0.0) for fit in here if _is_fit(fit)}
+    return predicted | {fit.row.name: value for (fit, _), value in zip(both.pairs, both.left_out, strict=True)}
+
+
+def _columns(pairs: Sequence[tuple[Contrast, Contrast, Estimate | None]], both: TwoScales) -> list[Column]:
     """The columns of the differences at both scales, and of what is predicted."""
-    measure, rows = both.measure, [one for one in here if not one.row.is_base]
-    by_name, predicted = {one.row.name: one for one in there}, dict[str, Estimate]()
-    others = [by_name.get(one.row.name, Contrast(one.row, measure)) for one in rows]
-    if both.is_predictable:
-        predicted = {one.row.name: predict(both.x, both.y, one.difference or 0.0) for one in here if _is_fit(one)}
-        predicted |= {one.row.name: value for (one, _), value in zip(both.pairs, both.left_out, strict=True)}
-    columns = [
-        column(rows, "", "name", "row.name"),
-        column(rows, "row", "label", "row.title", lambda one: cells.title(one.row)),
-    ]
-    for name, of in zip(both.names, (rows, others), strict=True):
-        heading, key = f"Δ {measure.title} {name}", f"{name}/{measure.key}.difference"
-        columns.append(column(of, heading, key, "difference", _marked, f"{STAR} {DAGGER}", missing=_marked))
-        columns += for_programs(of, key, DIFFERENCE)[1:]
-    values, form = [predicted.get(one.row.name) for one in rows], f"+z.{measure.digits}f"
+    firsts, seconds, predicted = zip(*pairs, strict=True)
+    heading, form = f"Δ {both.outcome.title}", f"+z.{both.outcome.digits}f"
     return [
-        *columns,
-        column(values, f"predicted for {both.names[1]}", "predicted", "value", form),
-        column(values, "predicted 95 %", "predicted.low", "low", lambda one: cells.interval(one.interval(), form)),
-        column(values, "", "predicted.high", "high"),
+        column(firsts, "row", lambda contrast: cells.title(contrast.row)),
+        column(firsts, f"{heading} {both.names[0]}", cells.marked_difference, f"{STAR} {DAGGER}"),
+        column(seconds, f"{heading} {both.names[1]}", cells.marked_difference, f"{STAR} {DAGGER}"),
+        column(
+            predicted, f"predicted for {both.names[1]}", lambda known: cells.number(known.value, form) if known else ""
+        ),
+        column(predicted, "predicted 95 %", lambda known: cells.interval(known.interval(), form) if known else ""),
     ]
 
 
-def _marked(contrast: Contrast) -> str:
-    return cells.converged(cells.difference(contrast), contrast.row)
+def _records(pairs: Sequence[tuple[Contrast, Contrast, Estimate | None]], both: TwoScales) -> list[Record]:
+    keys = [f"{name}/{both.outcome.key}.difference" for name in both.names]
+    predicted = ("predicted", "predicted.low", "predicted.high")
+    return [
+        {"name": first.row.name, "label": first.row.title}
+        | difference_record(first, keys[0])
+        | difference_record(second, keys[1])
+        | dict(zip(predicted, (known.value, *known.interval()) if known else (None, None, None), strict=True))
+        for first, second, known in pairs
+    ]
 
 
 def _orders(both: TwoScales, base: str) -> str:
@@ -107,7 +121,7 @@ def _orders(both: TwoScales, base: str) -> str:
     (first, second), x, y = both.names, both.x, both.y
     turns = list(itertools.combinations(range(len(x)), 2))
     kept = sum((x[i] - x[j]) * (y[i] - y[j]) > 0 for i, j in turns)
-    signs, found = x * y > 0, np.array([one.is_found for one, _ in both.pairs])
+    signs, found = x * y > 0, np.array([contrast.is_found for contrast, _ in both.pairs])
     correlation, (low, high) = rank_correlation(x, y)
     said = f"{kept} of {len(turns)} pairs of rows ({kept / len(turns):.0%}) are in the same order at {first} and at "
     said += f"{second}, and {signs.sum()} of {len(x)} differences from {base} have the same sign"
@@ -117,11 +131,11 @@ def _orders(both: TwoScales, base: str) -> str:
 
 def _sizes(both: TwoScales) -> str:
     """How far sizes are those of the other scale, and how well they are predicted."""
-    (first, second), by_line = both.names, np.array([one.value for one in both.left_out])
+    (first, second), by_line = both.names, np.array([predicted.value for predicted in both.left_out])
     errors = [np.sqrt(np.mean((both.y - of) ** 2)) for of in (both.x, 0, by_line)]
-    from_first, from_zero, from_line = (f"{error:.{both.measure.digits}f}" for error in errors)
+    from_first, from_zero, from_line = (f"{error:.{both.outcome.digits}f}" for error in errors)
     said = (
-        f"Differences at {second} are {from_first} {both.measure.title} from those at {first}, {from_zero} from zero, "
+        f"Differences at {second} are {from_first} {both.outcome.title} from those at {first}, {from_zero} from zero, "
     )
     said += f"and {from_line} from the line through those of the other rows (root mean square). "
     counts = f"{both.held} of {len(both.pairs)} rows, each left out of its line, are within its 95 % interval"
@@ -132,6 +146,6 @@ def _sizes(both: TwoScales) -> str:
 
 def _left_out(here: Sequence[Contrast], first: str) -> str:
     """Which rows are left out of all but the table."""
-    rows = [one.row.title for one in here if one.is_outlier and not one.row.is_base]
+    rows = [contrast.row.title for contrast in here if contrast.is_outlier and not contrast.row.is_base]
     why = f"whose seeds spread unlike those of the other rows at {first}, so that the difference there is hardly known"
     return f"All of these numbers leave out {', '.join(rows)}, {why}." if rows else ""

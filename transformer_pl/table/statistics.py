@@ -19,21 +19,22 @@ row, and what a seed does to both is no part of their variance.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from transformer_pl.table import moderation
 from transformer_pl.table.moderation import Prior, SeedVariance, variance_of
 
+Key = TypeVar("Key", bound=Hashable)  # of a row
 Score = Callable[[np.ndarray], np.ndarray]  # sums over the sentences of a set (..., k) -> corpus scores (...)
 LEVEL = 0.95
 POWER = 0.8  # of `Estimate.detectable`
 ROUNDING = 1e-6  # of a score: two that differ by less differ by how numbers are rounded
-EXACT = 1e-12  # relative: differences that spread less are the same
 DRAWS = 2**14  # of a table in which no row differs: a p-value of 0.05 has a standard error of 0.002
+AT_ONCE = 2**20  # errors: 8 MiB
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -47,10 +48,8 @@ class Sample(NamedTuple):
     pseudo: np.ndarray  # (S, n) pseudo-values y_si; their mean over sentences is the score with its bias removed
     references: Sequence[float] | np.ndarray = ()  # (n,) a number of each reference; rows are compared on equal ones
     weights: Sequence[str] = ()  # (S,) the ids of the trained weights, or of pairs; empty: no other row has them
-    overlap: float = (
-        0.0  # of training sets: the covariance of two seeds as a share of their variance (see `difference`)
-    )
     has_seeds: bool = True  # False: made from a mean and a deviation, so that no value belongs to one of another row
+    half_units: tuple[float, float] = (0.0, 0.0)  # of the last digits of this mean and this deviation
 
     def has_sentences_of(self, other: "Sample") -> bool:
         return np.array_equal(self.references, other.references)
@@ -95,7 +94,7 @@ class Estimate(NamedTuple):
         `moderation.upper_tail`."""
         if self.degrees_of_freedom is None:
             return moderation.upper_quantile(level, self.parts, self.variance_by_sentences)
-        return float(self.standard_error * stats.t.ppf((1 + level) / 2, self.degrees_of_freedom))
+        return float(self.standard_error * scipy.stats.t.ppf((1 + level) / 2, self.degrees_of_freedom))
 
     @property
     def p_value(self) -> float | None:
@@ -105,7 +104,7 @@ class Estimate(NamedTuple):
             return None
         if self.degrees_of_freedom is None:
             return 2 * moderation.upper_tail(abs(self.value), self.parts, self.variance_by_sentences)
-        return 2 * float(stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
+        return 2 * float(scipy.stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
 
     @property
     def detectable(self) -> float:
@@ -121,9 +120,21 @@ def sample(sentences: np.ndarray, score: Score, references: Sequence[float] | np
     return Sample(scores, n * scores[:, None] - (n - 1) * score(sums[:, None] - sentences), references)
 
 
+def by_cluster(sentences: np.ndarray, clusters: Sequence[int] | Sequence[str] | None) -> np.ndarray:
+    """The numbers of sentences (S, n, k), summed by cluster (S, clusters, k), such as a document, in sorted order.
+
+    clusters (n,): of each sentence; None, or of other sentences: each counts alone.
+    """
+    if clusters is None or len(clusters) != sentences.shape[1]:
+        return sentences
+    of = np.asarray(clusters)
+    order = np.argsort(of, kind="stable")
+    return np.add.reduceat(sentences[:, order], np.unique(of[order], return_index=True)[1], axis=1)
+
+
 def estimate(row: Sample, prior: Prior | None = None) -> Estimate:
     """The mean of a row over its seeds. prior: that of the rows of its table; None: only its own variance counts."""
-    return _combine([(1, row)], prior)
+    return _combine(row, None, prior)
 
 
 def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimate:
@@ -132,19 +143,15 @@ def difference(row: Sample, base: Sample, prior: Prior | None = None) -> Estimat
     Rows that share their weights are compared within each seed: their differences have one variance by S seeds, and the
     law of `moderation.upper_tail`, as that of Satterthwaite finds too much where S is 2. The prior is not used for
     them: it says how trainings spread, but differences within a seed spread less, each by its own amount.
-
-    Folds of one cross-validation share most of their training sets, and so they are no independent seeds. With an
-    `overlap` of n_test / n_train the variance of the mean is s^2 (1 / S + n_test / n_train), after Nadeau and Bengio
-    2003, "Inference for the generalization error".
     """
     if shares_weights(row, base):
         row, base = _common(row, base), _common(base, row)
         scores = row.scores - base.scores
-        if np.ptp(scores) <= EXACT * abs(base.scores).max():  # equal but for the rounding of this subtraction
-            scores = np.full_like(scores, scores[0])
-        within = estimate(Sample(scores, row.pseudo - base.pseudo, overlap=row.overlap))
+        if not varies(scores, base.scores):
+            scores = np.full_like(scores, scores.mean())
+        within = estimate(Sample(scores, row.pseudo - base.pseudo))
         return within._replace(degrees_of_freedom=None) if within.parts else within
-    return _combine([(1, row), (-1, base)], prior)
+    return _combine(row, base, prior)
 
 
 def shares_weights(row: Sample, base: Sample) -> bool:
@@ -155,16 +162,6 @@ def shares_weights(row: Sample, base: Sample) -> bool:
     return len(set(row.weights) & set(base.weights)) >= min(2, len(row.scores))
 
 
-def run_beside(score: float, base: Sample, prior: Prior | None = None) -> Estimate:
-    """The score of one run minus the mean of base's n runs, with the law that it has if the run is one of base's.
-
-    Its variance is s^2 (1 + 1/n), where s^2 is base's, moderated by the prior, and it is one Student's t.
-    """
-    own, n = moderation.moderate(_seed_variance(base), prior), len(base.scores)
-    part = SeedVariance(own.variance * (1 + 1 / n), own.freedom)
-    return Estimate(float(score - base.scores.mean()), (part,), 0.0, own.freedom)
-
-
 def _common(row: Sample, other: Sample) -> Sample:
     """The row's seeds whose weights another row has, too, in the order of these weights."""
     places = sorted((i for i, of in enumerate(row.weights) if of in other.weights), key=lambda i: row.weights[i])
@@ -172,31 +169,35 @@ def _common(row: Sample, other: Sample) -> Sample:
     return row._replace(scores=row.scores[places], pseudo=row.pseudo[places], weights=weights)
 
 
-def first_seeds(row: Sample, count: int) -> Sample:
-    """The sample of a row's first seeds."""
-    return row._replace(scores=row.scores[:count], pseudo=row.pseudo[:count], weights=row.weights[:count])
+def is_rounding(row: Sample, base: Sample) -> bool:
+    """Whether the scores of two rows are equal in every seed up to ROUNDING.
 
-
-def is_rounding(weighted_rows: Sequence[tuple[float, Sample]]) -> bool:
-    """Whether the scores of rows, times their weights, cancel each other in every seed up to ROUNDING.
-
-    Scores are compared in their order, as far as all rows have them; those of pairs within each pair.
+    Scores are compared in their order, as far as both rows have them; those of pairs within each pair.
     """
-    if not all(row.has_seeds for _, row in weighted_rows):
+    if not (row.has_seeds and base.has_seeds):
         return False
-    weights, samples = zip(*weighted_rows, strict=True)
-    if len(samples) == 2 and shares_weights(*samples):
-        samples = (_common(*samples), _common(*samples[::-1]))
-    seeds = min(len(row.scores) for row in samples)
-    scores = np.array([weight * row.scores[:seeds] for weight, row in zip(weights, samples, strict=True)])
-    return bool((abs(scores.sum(0)) <= ROUNDING * abs(scores).sum(0) / 2).all())
+    if shares_weights(row, base):
+        row, base = _common(row, base), _common(base, row)
+    seeds = min(len(row.scores), len(base.scores))
+    own, of_base = row.scores[:seeds], base.scores[:seeds]
+    return bool((abs(own - of_base) <= ROUNDING * (abs(own) + abs(of_base)) / 2).all())
 
 
-def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None) -> Estimate:
-    """The sum over rows r of w_r times the mean score of the row's S_r seeds. Its variance is the sum of
+def varies(scores: np.ndarray, size: np.ndarray | None = None) -> bool:
+    """Whether scores, or differences of scores as large as `size`, vary by more than ROUNDING."""
+    return bool(np.ptp(scores) > ROUNDING * abs(scores if size is None else size).max())
 
-        V_r = w_r^2 Var_s(theta_rs) / S_r   for each row, with S_r - 1 degrees of freedom, and once
-        V_b = Var_i(sum_r w_r mean_s y_rsi) / n - sum_r w_r^2 M_r / (S_r n)   with n - 1 degrees of freedom.
+
+def variance_by_seeds(scores: Sequence[float] | np.ndarray) -> float:
+    """The variance of scores from seed to seed. One that is only rounding is none."""
+    return variance_of(scores) if varies(np.asarray(scores)) else 0.0
+
+
+def _combine(row: Sample, base: Sample | None, prior: Prior | None) -> Estimate:
+    """The mean score of a row's S_r seeds, minus that of base, if there is one. Its variance is the sum of
+
+        V_r = Var_s(theta_rs) / S_r   for each of these rows r, with S_r - 1 degrees of freedom, and once
+        V_b = Var_i(mean_s y_rsi - mean_s y_bsi) / n - sum_r M_r / (S_r n)   with n - 1 degrees of freedom.
 
     V_r estimates sigma_a^2 / S_r + sigma_e^2 / (S_r n). The first term of V_b contains the interaction, too, which is
     subtracted by its mean square M_r (see `_interaction_mean_square`); V_b is zero where this is negative. The sum has
@@ -204,40 +205,51 @@ def _combine(weighted_rows: Sequence[tuple[float, Sample]], prior: Prior | None)
 
         (V_b + sum_r V_r)^2 / (V_b^2 / (n - 1) + sum_r V_r^2 / (S_r - 1)).
 
-    With a prior each Var_s(theta_rs) is moderated, and the law of at most two rows is that of `moderation.upper_tail`.
-    If any row has one seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
+    With a prior each Var_s(theta_rs) is moderated, and the law is that of `moderation.upper_tail`. If any row has one
+    seed, the variance is that of sentences alone: Var_i(...) / n, with n - 1 degrees of freedom.
     """
-    value = float(sum(weight * row.scores.mean() for weight, row in weighted_rows))
-    n = weighted_rows[0][1].pseudo.shape[1]
-    sentence_means = np.sum([weight * row.pseudo.mean(0) for weight, row in weighted_rows], axis=0)  # (n,)
-    by_sentences = float(sentence_means.var(ddof=1)) / n
-    rows = [row for _, row in weighted_rows]
+    rows, value, of_sentences = [row], float(row.scores.mean()), row.pseudo.mean(0)  # (n,)
+    if base:
+        rows, value = [row, base], value - float(base.scores.mean())
+        of_sentences = of_sentences - base.pseudo.mean(0)
+    n = len(of_sentences)
+    by_sentences = float(of_sentences.var(ddof=1)) / n
     if any(len(row.scores) == 1 for row in rows):
         return Estimate(value, (), by_sentences, n - 1)
-    squares = ((weight**2 * _interaction_mean_square(row.pseudo), len(row.scores)) for weight, row in weighted_rows)
-    by_sentences = max(0.0, by_sentences - sum(square / (seeds * n) for square, seeds in squares))
-    parts = tuple(_variance_of_mean(row, prior, weight) for weight, row in weighted_rows)
-    if prior and len(parts) <= 2:
+    by_sentences -= sum(_interaction_mean_square(row.pseudo) / (len(row.scores) * n) for row in rows)
+    priors = prior, prior and prior.of_base
+    parts = tuple(_variance_of_mean(row, prior) for row, prior in zip(rows, priors, strict=False))
+    by_sentences = max(0.0, by_sentences)
+    if prior:
         return Estimate(value, parts, by_sentences)
     variance = sum(part.variance for part in parts) + by_sentences
     squares = sum(part.variance**2 / part.freedom for part in parts) + by_sentences**2 / (n - 1)
     return Estimate(value, parts, by_sentences, variance**2 / squares if variance else math.inf)
 
 
-def _variance_of_mean(row: Sample, prior: Prior | None, weight: float = 1) -> SeedVariance:
-    """The variance by seeds of a row's mean score times a weight."""
-    own = moderation.moderate(_seed_variance(row), prior)
-    return SeedVariance(weight**2 * own.variance * (1 / len(row.scores) + row.overlap), own.freedom)
+def _variance_of_mean(row: Sample, prior: Prior | None) -> SeedVariance:
+    """The variance by seeds of a row's mean score."""
+    own = moderate(_seed_variance(row), prior)
+    return SeedVariance(own.variance * (1 / len(row.scores)), own.freedom)
 
 
-def seed_prior(rows: Sequence[Sample]) -> Prior | None:
-    """The prior for the variance from seed to seed, by the rows with several seeds."""
-    return moderation.fit_prior([_seed_variance(row) for row in rows if len(row.scores) > 1])
+def seed_prior(rows: Sequence[Sample], caution: float = moderation.CAUTION) -> Prior | None:
+    """The prior for the variance from seed to seed, by the rows with several seeds. caution: see `fit_prior`."""
+    return moderation.fit_prior([_seed_variance(row) for row in rows if len(row.scores) > 1], caution)
+
+
+def moderate(own: SeedVariance, prior: Prior | None) -> SeedVariance:
+    """The variance of a row, by its own seeds and, if there is a prior, by the other rows (see moderation.py)."""
+    if prior is None or own in prior.outliers:
+        return own
+    freedom = prior.freedom + own.freedom
+    variance = (prior.freedom * prior.variance + own.freedom * own.variance) / freedom
+    return SeedVariance(max(variance, own.variance), freedom)
 
 
 def _seed_variance(row: Sample) -> SeedVariance:
     """The variance of a row from seed to seed."""
-    return SeedVariance(variance_of(row.scores), len(row.scores) - 1)
+    return SeedVariance(variance_by_seeds(row.scores), len(row.scores) - 1)
 
 
 def _interaction_mean_square(pseudo: np.ndarray) -> float:
@@ -257,8 +269,121 @@ def sample_of_seeds(scores: Sequence[float]) -> Sample | None:
     return Sample(values, np.stack([values, values], 1)) if len(values) > 1 else None
 
 
-def is_outlier(row: Sample, prior: Prior | None) -> bool:
-    """Whether the variance of a row from seed to seed is far from those of the other rows."""
+def printed_alike(row: Sample, other: Sample) -> Sample:
+    """The sample of a mean and a deviation that print as those of a row, of which no mean is nearer to that of the
+    other, and no deviation larger."""
+    mean, (of_mean, of_deviation) = row.scores.mean(), row.half_units
+    nearer = mean + np.clip(other.scores.mean() - mean, -of_mean, of_mean)
+    scores = nearer + (row.scores - mean) * (1 + of_deviation / row.scores.std(ddof=1))
+    return row._replace(scores=scores, pseudo=np.stack([scores, scores], 1))
+
+
+class Compared(NamedTuple):
+    """What is known of a row by itself, and beside base."""
+
+    mean: Estimate  # over its seeds
+    difference: Estimate | None = None  # from base, with a simultaneous interval; None: it is not compared
+    p_value: float | None = None  # corrected; None: it has no test
+    is_outlier: bool = False  # its variance from seed to seed is far from those of the other rows
+    is_paired: bool = False  # it shares trained weights with base, and is compared within each seed
+    is_rounding: bool = False  # in every seed its score is base's, but for rounding
+    is_by_scale: bool = False  # its variance is moderated by the prior of the scale
+    is_wide: bool = False  # it is base, and spreads more from seed to seed than the others
+
+
+def compared(
+    samples: Mapping[Key, Sample],
+    base: Key | None,
+    others: Collection[Key],
+    most: float = math.inf,
+    level: float = LEVEL,
+    is_chosen: bool = False,
+    of_scale: Prior | None = None,
+) -> dict[Key, Compared]:
+    """What a table says of each of the samples, by their keys.
+
+    base: the key of what all are compared with; None, or without a sample: there are no differences. others: the keys
+    of those that are compared. most: the largest difference that is possible. level: of all intervals together.
+    is_chosen: whether whoever has chosen base may have seen the table; then all pairs of rows count in the correction.
+    of_scale: the prior of rows which are too few to make one.
+    """
+    of_base = samples.get(base) if base is not None else None
+    if of_scale and is_chosen:
+        of_scale = of_scale.of_any
+    own = _prior_of(samples.values(), of_base)
+    prior, tested = own or of_scale, [key for key in samples if key in others]
+    rows, changes = [samples[key] for key in tested], list[tuple[Estimate, float | None]]()
+    if of_base:
+        changes = (
+            _beside_any(rows, of_base, most, of_scale) if is_chosen else correct(rows, of_base, prior, most, level)
+        )
+    found, compared_rows = dict(zip(tested, changes, strict=False)), {}
+    for key, row in samples.items():
+        change, p_value = found.get(key, (None, None))
+        is_wide = row is of_base and _is_wide(row, rows)
+        compared_rows[key] = _beside(row, of_base, prior, change, p_value)._replace(
+            is_by_scale=prior is not own, is_wide=is_wide
+        )
+    return compared_rows
+
+
+def _beside_any(
+    rows: Sequence[Sample], base: Sample, most: float, of_scale: Prior | None
+) -> list[tuple[Estimate, float | None]]:
+    """The differences of rows from one of them that may be any, corrected for all pairs."""
+    places = range(len(rows) + 1)
+    pairs = [(i, j) for j in places for i in places[j + 1 :]]  # at first those with base
+    return differences_of_pairs([base, *rows], pairs, most, of_scale)[: len(rows)]
+
+
+def _beside(
+    row: Sample, base: Sample | None, prior: Prior | None, change: Estimate | None, p_value: float | None
+) -> Compared:
+    """What is known of a row beside base. change, p_value: of their difference."""
+    own_prior = prior.of_base if prior and row is base else prior
+    is_paired = base is not None and shares_weights(row, base)
+    is_equal = base is not None and change is not None and is_rounding(row, base)
+    return Compared(estimate(row, own_prior), change, p_value, _is_outlier(row, prior), is_paired, is_equal)
+
+
+def runs_beside(runs: Mapping[Key, float], samples: Mapping[Key, Sample], base: Key) -> dict[Key, float]:
+    """Of the single runs of rows: p if they were runs of base, corrected for these rows; none where base does not vary.
+
+    The variance of a run minus the mean of base's n runs is s^2 (1 + 1/n), where s^2 is base's, moderated by the rows
+    with several runs, and it is one Student's t.
+    """
+    if not runs:
+        return {}
+    of_base, prior = samples[base], _prior_of(samples.values(), samples[base])
+    own, n = moderate(_seed_variance(of_base), prior), len(of_base.scores)
+    part = SeedVariance(own.variance * (1 + 1 / n), own.freedom)
+    p_values = {
+        key: p
+        for key, run in runs.items()
+        if (p := Estimate(float(run - of_base.scores.mean()), (part,), 0.0, own.freedom).p_value) is not None
+    }
+    return dict(zip(p_values, moderation.holm([*p_values.values()]).tolist(), strict=True))
+
+
+def _prior_of(rows: Iterable[Sample], base: Sample | None = None, caution: float = moderation.CAUTION) -> Prior | None:
+    """The prior of the rows of a table. Trainings that are those of base, or of a row before, do not count again."""
+    trained = list[Sample]()
+    for row in sorted(rows, key=lambda row: row is not base):
+        if not any(shares_weights(row, other) for other in trained):
+            trained.append(row)
+    return seed_prior(trained, caution)
+
+
+def _is_wide(base: Sample, rows: Sequence[Sample]) -> bool:
+    """Whether base spreads more than the other trainings, by a one-sided F-test of their pooled variances."""
+    own = [_seed_variance(row) for row in rows if len(row.scores) > 1 and not shares_weights(row, base)]
+    if len(base.scores) == 1 or not (freedom := sum(part.freedom for part in own)):
+        return False
+    of_base, usual = _seed_variance(base), sum(part.variance * part.freedom for part in own) / freedom
+    return bool(usual and scipy.stats.f.sf(of_base.variance / usual, of_base.freedom, freedom) < 1 - LEVEL)
+
+
+def _is_outlier(row: Sample, prior: Prior | None) -> bool:
     return prior is not None and len(row.scores) > 1 and _seed_variance(row) in prior.outliers
 
 
@@ -280,11 +405,11 @@ def correct(
     """
     differences = [difference(row, base, prior) for row in rows]
     tested = [i for i in _in_order(rows) if differences[i].standard_error]
-    tested = [i for i in tested if not is_rounding([(1, rows[i]), (-1, base)])]
+    tested = [i for i in tested if not is_rounding(rows[i], base)]
     if not tested:
         return [(estimate, None) for estimate in differences]
     errors = _errors_by_chance([rows[i] for i in tested], base, [differences[i] for i in tested])
-    return _stepped_down(differences, tested, errors, most, level)
+    return _stepped_down(differences, tested, errors.T.__getitem__, most, level)
 
 
 def _in_order(rows: Sequence[Sample]) -> list[int]:
@@ -299,28 +424,45 @@ def _in_order(rows: Sequence[Sample]) -> list[int]:
     return sorted(range(len(rows)), key=lambda i: numbers(rows[i]))
 
 
-def contrasts(
-    rows: Sequence[Sample], weights: np.ndarray, prior: Prior | None = None, most: float = math.inf
+def differences_of_pairs(
+    rows: Sequence[Sample], pairs: Sequence[tuple[int, int]], most: float = math.inf, of_scale: Prior | None = None
 ) -> list[tuple[Estimate, float | None]]:
-    """Sums of the rows' scores with the weights (contrasts, rows), and their p-values, corrected as by `correct`.
+    """The first row minus the second of each pair of places, and its p-value, corrected as by `correct`.
 
-    The rows have several seeds each, and were measured on the same sentences. The errors of all rows are drawn jointly:
-    contrasts that share a row share its error.
+    The rows were measured on the same sentences, and have several seeds each or one. The errors of all rows are drawn
+    jointly: pairs that share a row share its error. Rows that share weights are compared within each seed, with an
+    error of their own. of_scale: as for `compared`; each row counts as one that may be new.
     """
+    prior = _prior_of(rows, caution=moderation.MORE_CAUTION) or (of_scale and of_scale.of_any)
     order = _in_order(rows)
-    rows, weights = [rows[i] for i in order], weights[:, order]
-    summed = [[(w, row) for w, row in zip(line, rows, strict=True) if w] for line in weights]
-    estimates = [_combine(weighted_rows, prior) for weighted_rows in summed]
-    if all(len(estimate.parts) == 2 for estimate in estimates):  # few seeds in many pairs: Satterthwaite finds too much
+    estimates = [difference(rows[i], rows[j], prior) for i, j in pairs]
+    if has_seeds := len(rows[0].scores) > 1:  # few seeds in many pairs: Satterthwaite finds too much
         estimates = [estimate._replace(degrees_of_freedom=None) for estimate in estimates]
-    tested = [i for i, one in enumerate(estimates) if one.standard_error and not is_rounding(summed[i])]
+    tested = [k for k, (i, j) in enumerate(pairs) if estimates[k].standard_error and not is_rounding(rows[i], rows[j])]
     if not tested:
         return [(estimate, None) for estimate in estimates]
-    rng, weights = np.random.default_rng(1), weights[tested]
-    errors = _sentence_errors(rng, rows, weights, [estimates[i] for i in tested])
-    variances, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
-    errors += (np.sqrt(variances) * rng.standard_t(freedoms, (DRAWS, len(rows)))) @ weights.T
+    rng, ordered, place = np.random.default_rng(1), [rows[i] for i in order], np.argsort(order)
+    covariance = np.cov([row.pseudo.mean(0) for row in ordered])
+    directions, variances, _ = np.linalg.svd(covariance)
+    by_sentences = rng.standard_normal((DRAWS, len(rows))) @ (directions * np.sqrt(variances)).T
+    by_seeds = _seed_errors(rng, ordered, prior) if has_seeds else np.zeros((DRAWS, len(rows)))
+
+    def errors(k: int) -> np.ndarray:
+        (i, j), estimate = place[list(pairs[tested[k]])], estimates[tested[k]]
+        spread = covariance[i, i] + covariance[j, j] - 2 * covariance[i, j]
+        scale = math.sqrt(estimate.variance_by_sentences / max(spread, np.finfo(float).tiny))
+        of_seeds = by_seeds[:, i] - by_seeds[:, j]
+        if len(estimate.parts) == 1:
+            of_seeds = math.sqrt(estimate.parts[0].variance) * rng.standard_t(estimate.parts[0].freedom, DRAWS)
+        return scale * (by_sentences[:, i] - by_sentences[:, j]) + of_seeds
+
     return _stepped_down(estimates, tested, errors, most)
+
+
+def _seed_errors(rng: np.random.Generator, rows: Sequence[Sample], prior: Prior | None) -> np.ndarray:
+    """Errors (DRAWS, rows) of their means by seeds."""
+    own, freedoms = np.array([_variance_of_mean(row, prior) for row in rows]).T
+    return np.asarray(np.sqrt(own) * rng.standard_t(freedoms, (DRAWS, len(rows))))
 
 
 def _sentence_errors(
@@ -330,24 +472,38 @@ def _sentence_errors(
     covariance = np.cov(weights @ [row.pseudo.mean(0) for row in rows]).reshape(len(weights), len(weights))
     by_sentences = np.array([estimate.variance_by_sentences for estimate in estimates])
     scale = np.sqrt(by_sentences / np.maximum(np.diag(covariance), np.finfo(float).tiny))
-    return scale * rng.multivariate_normal(np.zeros(len(weights)), covariance, DRAWS, method="svd")
+    directions, variances, _ = np.linalg.svd(covariance)
+    errors = rng.standard_normal((DRAWS, len(weights)))
+    for block in _blocks(errors):
+        block[:] = scale * (block @ (directions * np.sqrt(variances)).T)
+    return errors
+
+
+def _blocks(errors: np.ndarray) -> list[np.ndarray]:
+    """An array of draws in parts of at most AT_ONCE numbers, so that what is made of a part takes little memory."""
+    return np.array_split(errors, -(-errors.size // AT_ONCE))
 
 
 def _stepped_down(
-    estimates: Sequence[Estimate], tested: Sequence[int], errors: np.ndarray, most: float, together: float = LEVEL
+    estimates: Sequence[Estimate],
+    tested: Sequence[int],
+    errors: Callable[[int], np.ndarray],
+    most: float,
+    together: float = LEVEL,
 ) -> list[tuple[Estimate, float | None]]:
     """The estimates; those at the indices `tested` with simultaneous intervals and corrected p-values (see `correct`).
 
-    errors (DRAWS, tested): of estimates where nothing differs.
+    errors: of the k-th tested estimate, (DRAWS,), where nothing differs.
     """
     p_values = np.array([estimates[i].p_value for i in tested])
     order = np.argsort(p_values, kind="stable")
-    by_chance = stats.rankdata(-abs(errors[:, order]), axis=0) / DRAWS
-    least = np.minimum.accumulate(by_chance[:, ::-1], axis=1)[:, ::-1]  # least of this row and those with larger p
-    steps = (1 + (least <= p_values[order]).sum(0)) / (1 + DRAWS)
+    steps, least = np.empty(len(order)), np.ones(DRAWS)  # by chance, of this row and those with larger p
+    for place in reversed(range(len(order))):
+        least = np.minimum(least, scipy.stats.rankdata(-abs(errors(order[place]))) / DRAWS)
+        steps[place] = (1 + (least <= p_values[order[place]]).sum()) / (1 + DRAWS)
     corrected = np.maximum.accumulate(steps)[np.argsort(order)]
     corrected = np.minimum(corrected, moderation.holm(p_values))  # which is exact where p is tiny
-    level = 1 - np.sort(least[:, 0])[math.ceil((1 - together) * (1 + DRAWS)) - 2]  # a star's, in the first step
+    level = 1 - np.sort(least)[math.ceil((1 - together) * (1 + DRAWS)) - 2]  # a star's, in the first step
     results: list[tuple[Estimate, float | None]] = [(estimate, None) for estimate in estimates]
     for i, p in zip(tested, corrected, strict=True):
         lowest, highest = -most, most
@@ -370,8 +526,10 @@ def _errors_by_chance(rows: Sequence[Sample], base: Sample, differences: Sequenc
     if all(estimate.parts for estimate in differences):
         parts = [(*estimate.parts, SeedVariance(0.0, 1.0))[:2] for estimate in differences]  # no errors of base: 0
         own, of_base = np.array(parts).transpose(1, 2, 0)  # each: variances and freedoms of the rows
-        errors += np.sqrt(own[0]) * rng.standard_t(own[1], errors.shape)
-        errors -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1].max(), (DRAWS, 1))
+        for block in _blocks(errors):
+            block += np.sqrt(own[0]) * rng.standard_t(own[1], block.shape)
+        for block in _blocks(errors):
+            block -= np.sqrt(of_base[0]) * rng.standard_t(of_base[1].max(), (len(block), 1))
     return errors
 
 
@@ -380,33 +538,40 @@ def usual_spread(scores: Sequence[Sequence[float]]) -> float | None:
 
     scores: of each row, by seed. By chance s^2 of d degrees of freedom has the median sigma^2 median(chi^2_d) / d.
     """
-    by_row = [variance_of(row) / stats.chi2.median(d) * d for row in scores if (d := len(row) - 1)]
+    by_row = [variance_by_seeds(row) / scipy.stats.chi2.median(d) * d for row in scores if (d := len(row) - 1)]
     return math.sqrt(np.median(by_row)) if by_row else None
 
 
 def found_by_plan(
-    spread: float, seeds: int, rows: int, base_seeds: int | None = None, level: float | None = None
+    spread: float,
+    seeds: int,
+    rows: int,
+    base_seeds: int | None = None,
+    level: float | None = None,
+    of_scale: Prior | None = None,
 ) -> float:
     """The true difference from base that a table finds in 80 % of cases, before it is trained.
 
     spread: the standard deviation of all rows from seed to seed. seeds: of each row. rows: how many are tested.
-    base_seeds: of base; None: as many. level: of the interval of one row; None: LEVEL, divided among the rows. Only the
-    variation over seeds counts. If there are enough rows, they inform each other's spread.
+    base_seeds: of base; None: as many. level: of the interval of one row; None: LEVEL, divided among the rows.
+    of_scale: the prior of rows that are too few to make one; more rows have one with the usual degrees of freedom. Only
+    the variation over seeds counts. The law is that of the test.
     """
-    base_seeds = base_seeds or seeds
-    is_informed = rows + 1 >= moderation.FEWEST_ROWS
-    freedom = rows * (seeds - 1) + base_seeds - 1
-    parts = [SeedVariance(spread**2 / n, freedom if is_informed else n - 1) for n in (seeds, base_seeds)]
-    t_freedom = freedom if is_informed else seeds + base_seeds - 2
-    return Estimate(0, tuple(parts), 0, t_freedom, level or 1 - (1 - LEVEL) / rows).detectable
+    counts = seeds, base_seeds or seeds
+    freedoms = (of_scale.freedom, of_scale.of_base.freedom) if of_scale else (0.0, 0.0)
+    if rows + 1 >= moderation.FEWEST_ROWS:
+        freedoms = moderation.USUAL_FREEDOM, moderation.USUAL_FREEDOM
+    parts = tuple(SeedVariance(spread**2 / n, freedom + n - 1) for n, freedom in zip(counts, freedoms, strict=True))
+    of_t = None if freedoms[0] else sum(1 / n for n in counts) ** 2 / sum(1 / (n**2 * (n - 1)) for n in counts)
+    return Estimate(0, parts, 0, of_t, level or 1 - (1 - LEVEL) / rows).detectable
 
 
 def rank_correlation(
     ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray
 ) -> tuple[float, tuple[float, float]]:
     """Spearman's rank correlation of at least four pairs, and its 95 % interval (Bonett and Wright 2000)."""
-    r = float(stats.spearmanr(ours, theirs).statistic)
-    half_width = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt((1 + r**2 / 2) / (len(ours) - 3))
+    r = float(scipy.stats.spearmanr(ours, theirs).statistic)
+    half_width = scipy.stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt((1 + r**2 / 2) / (len(ours) - 3))
     low, high = np.tanh(np.arctanh(np.clip(r, -0.9999, 0.9999)) + half_width * np.array([-1, 1]))
     return r, (float(low), float(high))
 
@@ -418,7 +583,7 @@ def predict(x: np.ndarray, y: np.ndarray, at: float) -> Estimate:
 
         Var = s^2 (1 + 1/n + (at - mean x)^2 / sum (x - mean x)^2).
     """
-    n, line, centred = len(x), stats.linregress(x, y), x - x.mean()
+    n, line, centred = len(x), scipy.stats.linregress(x, y), x - x.mean()
     residuals = y - line.intercept - line.slope * x
     distance = (at - x.mean()) ** 2 / (centred @ centred)
     variance = residuals @ residuals / (n - 2) * (1 + 1 / n + distance)

@@ -20,11 +20,11 @@ from dataclasses import replace
 from statistics import fmean
 
 from transformer_pl.table.moderation import SeedVariance, variance_of
-from transformer_pl.table.rows import Contrast, Measure, Row
+from transformer_pl.table.row import Contrast, Outcome, Row
 from transformer_pl.table.statistics import Estimate
 
-STEPS = Measure("steps_to_base", "steps to base's loss", 2, lower_is_better=True)
-FLOPS = Measure("flops_to_base", "FLOPs to base's loss", 2, lower_is_better=True)
+STEPS = Outcome("steps_to_base", "steps to base's loss", 2, lower_is_better=True)
+FLOPS = Outcome("flops_to_base", "FLOPs to base's loss", 2, lower_is_better=True)
 Losses = Mapping[int, float]  # of the validations of a training, by step
 
 
@@ -67,7 +67,7 @@ def steps_to_base(row: Sequence[Losses], base: Sequence[Losses]) -> tuple[float,
         return None
     value, S, B = fmean(ratios), len(ratios), len(base)
     left_out = [log_ratios(row, mean_losses([*base[:i], *base[i + 1 :]])) for i in range(B)] if B > 1 else []
-    means = [fmean(one) for one in left_out if one]
+    means = [fmean(ratios) for ratios in left_out if ratios]
     if S == 1 or B == 1 or len(means) < B:
         return value, None
     parts = SeedVariance(variance_of(ratios) / S, S - 1), SeedVariance((B - 1) ** 2 / B * variance_of(means), B - 1)
@@ -77,7 +77,7 @@ def steps_to_base(row: Sequence[Losses], base: Sequence[Losses]) -> tuple[float,
 
 def why_unknown(row: Row, base: Row) -> str:
     """Why the steps to base's loss are not known; empty where nothing speaks against them."""
-    if not all(one.losses and all(one.losses) for one in (row, base)):
+    if not all(known.losses and all(known.losses) for known in (row, base)):
         return "the losses of validations are not in all results"
     if row.dataset != base.dataset:
         return "the text of the validations is another one"
@@ -89,19 +89,19 @@ def why_unknown(row: Row, base: Row) -> str:
 
 
 def steps_contrasts(rows: Sequence[Row], base: Row | None) -> dict[str, list[Contrast]]:
-    """By measure, each row beside base. Differences are those of logarithms."""
+    """By outcome, each row beside base. Differences are those of logarithms."""
     contrasts: dict[str, list[Contrast]] = {STEPS.key: [], FLOPS.key: []}
     for row in rows:
         found, cost, unknown = None, None, ""
         if base and any(base.losses) and row is not base and not (unknown := why_unknown(row, base)):
             found, cost = steps_to_base(row.losses, base.losses), _log_cost(row, base)
             unknown = "" if found else "the losses do not meet between two validations"
-        for measure, more in ((STEPS, 0.0), (FLOPS, cost)):
-            contrast = Contrast(row, measure, unknown=unknown)
+        for outcome, more in ((STEPS, 0.0), (FLOPS, cost)):
+            contrast = Contrast(row, outcome, unknown=unknown)
             if found and more is not None:
                 value, estimate = found[0] + more, found[1]
                 contrast = replace(contrast, difference=value, estimate=estimate and estimate._replace(value=value))
-            contrasts[measure.key].append(contrast)
+            contrasts[outcome.key].append(contrast)
     return contrasts
 
 

@@ -33,7 +33,7 @@ class LanguageModel(Task):
     described = "bits/byte is the loss of the text, and of its ends, in bits for each of its bytes in UTF-8"
     text = "one side of the synthetic corpus"
     has_source = False
-    unit = "document"
+    unit = "line"
 
     def corpus(self, data: Data) -> Corpus:
         """The documents of a folder, else of a dataset of the hub, else sentences of the synthetic corpus.

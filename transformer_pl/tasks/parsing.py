@@ -55,6 +55,8 @@ class Parsing(Task):
         """The trees of a folder (.mrg or .trees), or of the synthetic corpus."""
         if data.hub is not None and data.path is None:
             raise InputError(f"data.hub = {data.hub}: parsing reads trees from files; give their folder with data.path")
+        if data.bleu is not None:
+            raise InputError(f"data.bleu = {data.bleu}: parsing is scored by F1; leave it out")
         if data.path is None:
             from transformer_pl.data import synthetic
 

@@ -4,7 +4,8 @@ sacreBLEU and sacremoses are imported where they are used: each takes half a sec
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -22,14 +23,31 @@ TOKENISERS = {  # sacreBLEU's, by the language's code
 }
 
 
+# Letters of Thai, Lao, Tibetan, Burmese, Khmer, kana and Han, which are written without blanks between words
+UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3005-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+
 def primary(language: str) -> str:
     """The language of a code that may also name a region or a script: `zh` of zh-CN and zh_Hans."""
     return re.split("[-_]", language.lower())[0]
 
 
-def tokeniser(language: str) -> str:
-    """The tokeniser by which sacreBLEU splits a language."""
-    return TOKENISERS.get(primary(language), "13a")
+def tokeniser(data: Data) -> str:
+    """The tokeniser by which sacreBLEU splits the target language."""
+    return data.bleu or TOKENISERS.get(primary(data.target), "13a")
+
+
+def have_no_words(references: Iterable[str]) -> bool:
+    """Whether most letters are of scripts without blanks, and most of the texts have none."""
+    characters, blanks = Counter[str](), list[bool]()
+    for reference in references:
+        characters.update(reference)
+        blanks.append(len(reference.split()) > 1)
+    letters = {character: count for character, count in characters.items() if character.isalpha()}
+    unspaced = sum(count for letter, count in letters.items() if UNSPACED.match(letter))
+    return 2 * unspaced > sum(letters.values()) and 2 * sum(blanks) < len(blanks)
 
 
 def bleu(sums: np.ndarray) -> np.ndarray:
@@ -61,26 +79,34 @@ class Translation(Task):
         """The pairs of a folder, else of a dataset of the hub, else of the synthetic corpus."""
         if data.source == data.target:
             raise InputError(f"data.source = {data.source}: must differ from data.target; set one of them")
-        if (name := tokeniser(data.target)).endswith("mecab"):
+        if (name := tokeniser(data)).endswith("mecab"):
             from sacrebleu.metrics import BLEU
 
             try:
                 BLEU(tokenize=name)
             except RuntimeError:
                 install = f"pip install -c constraints.txt 'sacrebleu[{name[:2]}]'"
-                raise InputError(f"data.target = {data.target}: its BLEU needs a tokeniser; run `{install}`") from None
+                which = f"data.bleu = {data.bleu}" if data.bleu else f"data.target = {data.target}"
+                raise InputError(f"{which}: its BLEU needs a tokeniser; run `{install}`") from None
         if data.path is not None:
             return folder_corpus(data.path, data)
         return _synthetic(data) if data.hub is None else hub_corpus(data)
 
     def scoring(self, data: Data) -> str:
-        return f"{self.described} with the tokeniser {tokeniser(data.target)}"
+        return f"{self.described} with the tokeniser {tokeniser(data)}"
+
+    def check_references(self, data: Data, references: Iterable[str]) -> None:
+        """Refuse references that the tokeniser would take for one word each: their BLEU is 0.0."""
+        if tokeniser(data) in ("13a", "intl") and have_no_words(references):
+            rule = f"splits at blanks, but the references in {data.target} have words without them"
+            remedy = "set data.bleu to zh (Chinese), ja-mecab (Japanese) or char (any other)"
+            raise InputError(f"data.bleu = {tokeniser(data)}: {rule}; {remedy}")
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
-        """BLEU and chrF. sacreBLEU splits Chinese, Japanese and Korean by tokenisers of their own, all others alike."""
+        """BLEU, by the tokeniser of `data.bleu` or of the language, and chrF."""
         from sacrebleu.metrics import BLEU, CHRF
 
-        metric = BLEU(tokenize=tokeniser(config.data.target))
+        metric = BLEU(tokenize=tokeniser(config.data))
         scores = [metric.corpus_score([h], [[r]]) for h, r in zip(hypotheses, references, strict=True)]
         statistics = [[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]
         sums = np.sum(statistics, axis=0).tolist()
@@ -96,8 +122,8 @@ class PaperTranslation(Translation):
 
     def corpus(self, data: Data) -> Corpus:
         if find_spec("sacremoses") is None:
-            install = "pip install -c constraints.txt -e '.[wmt]'"
-            raise InputError(f"data.task = {data.task}: needs the package sacremoses; {install}, or choose Translation")
+            remedy = "pip install sacremoses, or choose Translation"
+            raise InputError(f"data.task = {data.task}: needs the package sacremoses; {remedy}")
         return super().corpus(data)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:

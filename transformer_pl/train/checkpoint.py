@@ -5,7 +5,6 @@ gradients no checkpoint holds, or before a validation that is due at the same st
 """
 
 import math
-import random
 import re
 import signal
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import lightning as L
-import numpy as np
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
@@ -24,7 +22,9 @@ from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import reading, unfinished
 from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
-from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.module import TransformerModule, of_all_ranks
+from transformer_pl.train.random_numbers import random_state, restore_random_state
+from transformer_pl.trials.trial_folder import LAST
 
 
 class CheckpointFiles(TorchCheckpointIO):
@@ -46,15 +46,11 @@ class RandomNumbers(L.Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         if len(self._saved) == trainer.world_size:  # not earlier, because Lightning draws while it starts
-            _restore_random_state(self._saved[trainer.global_rank])
+            restore_random_state(self._saved[trainer.global_rank])
         self._saved = ()
 
     def state_dict(self) -> dict[str, Any]:
-        states: list[Any] = [_random_state()]
-        if torch.distributed.is_initialized():
-            states *= torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(states, states[0])
-        return {"ranks": states}
+        return {"ranks": of_all_ranks(random_state())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._saved = state["ranks"]
@@ -86,28 +82,34 @@ class Checkpoints(Checkpoint):
         self.select, self.keeps_weights = select, average > 1 or select == "best"
         self.lowest, self.best = math.inf, 0  # the lowest loss of a validation, and its step
         self.folder, self.average, self.minutes, self.check = folder, average, minutes, check
-        self.file = folder / "last.ckpt"
+        self.file = folder / LAST
         self.earlier_s = 0.0  # seconds that earlier processes trained
         self.accumulate = 1  # micro-batches of a batch, from the trainer
         self._unaveraged: list[tuple[torch.Tensor, torch.Tensor]] = []  # in a validation: tensors, and their own values
         self.ended = False  # whether the checkpoint is of the end, where callbacks may have changed the weights
         self._signal: int | None = None  # the signal that asked to stop
+        self._is_of_start = False  # whether the training goes on from the last state of another trial
 
-    def newest(self) -> tuple[Path | None, int]:
-        """The checkpoint, and its step; None and 0 without one. Raises an InputError where it cannot be loaded."""
-        if not self.file.exists():
+    def newest(self, of_start: Path | None = None) -> tuple[Path | None, int]:
+        """The checkpoint, and its step; None and 0 without one. Raises an InputError where it cannot be loaded.
+
+        of_start: the last state of another trial, from which this one goes on.
+        """
+        self._is_of_start = of_start is not None and not self.file.exists()
+        file = of_start if self._is_of_start else self.file
+        if not (file and file.exists()):
             return None, 0
         remedy = "remove it to train from the beginning"
-        with reading(self.file, remedy):
+        with reading(file, remedy):
             try:
-                saved = torch.load(self.file, map_location="cpu", mmap=True, weights_only=True)
+                saved = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
             except Exception as error:
                 if type(error).__name__ != "UnpicklingError":
                     raise
                 kind = re.search(r"GLOBAL (\S+)", str(error))
                 rule = "must hold tensors and Python's own values alone, as the state of callbacks and optimizer"
-                raise InputError(f"{self.file}: {rule}, but has {kind[1] if kind else error}; {remedy}") from None
-            return self.file, saved["global_step"]
+                raise InputError(f"{file}: {rule}, but has {kind[1] if kind else error}; {remedy}") from None
+            return file, saved["global_step"]
 
     def scored(self, step: int, last: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The weights that are scored after a training of so many steps, whose last weights are given.
@@ -146,6 +148,8 @@ class Checkpoints(Checkpoint):
         trainer.should_stop = self.ended  # before the training starts, so that it does not end twice
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self._is_of_start:
+            set_rates(trainer)
         self._started, self._saved = time.perf_counter() - self.earlier_s, time.monotonic()
         install_handler(self._note_signal)
 
@@ -243,9 +247,16 @@ class Checkpoints(Checkpoint):
         self._saved = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
-        seconds = time.perf_counter() - self._started
-        state = {"seconds": seconds, "accumulate": self.accumulate, "ended": self.ended}
-        return state | {"best": (self.lowest, self.best)}
+        state = {"seconds": time.perf_counter() - self._started, "accumulate": self.accumulate}
+        return state | {"ended": self.ended, "best": (self.lowest, self.best)}
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Let Lightning's loops go on where another training has ended, as if it had been stopped before its end."""
+        if self._is_of_start:
+            loop = checkpoint["loops"]["fit_loop"]
+            loop["epoch_loop.batch_progress"]["is_last_batch"] = False
+            for counts in loop["epoch_progress"].values():
+                counts |= {"processed": 0, "completed": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["accumulate"] != self.accumulate:  # Lightning counts parts of batches
@@ -253,8 +264,21 @@ class Checkpoints(Checkpoint):
                 f"trainer.accumulate = {self.accumulate}: must be {state['accumulate']}, with which this trial began, "
                 f"as its checkpoints count micro-batches; set that, or remove {self.folder} to begin again"
             )
-        self.earlier_s, self.ended = state["seconds"], state["ended"]
-        self.lowest, self.best = state["best"]
+        if not self._is_of_start:
+            self.earlier_s, self.ended = state["seconds"], state["ended"]
+            self.lowest, self.best = state["best"]
+
+
+def set_rates(trainer: L.Trainer) -> None:
+    """Set the learning rates of the next step to those of this training's schedule: a checkpoint has another one's."""
+    for scheduler in (config.scheduler for config in trainer.lr_scheduler_configs):
+        assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
+        scheduler._last_lr = [
+            base * rate(scheduler.last_epoch)
+            for base, rate in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        ]
+        for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
+            group["lr"] = rate
 
 
 def _is_last(trainer: L.Trainer) -> bool:
@@ -266,19 +290,3 @@ def _validates_now(trainer: L.Trainer) -> bool:
     """Whether a validation follows the step that has just ended."""
     assert trainer.val_check_batch  # set, because the trainer has a val_check_interval
     return trainer.global_step * trainer.accumulate_grad_batches % trainer.val_check_batch == 0
-
-
-def _random_state() -> dict[str, Any]:
-    """The state of every random number generator, in plain types, which checkpoints can load."""
-    name, keys, *rest = np.random.get_state(legacy=True)
-    numbers = (name, np.asarray(keys).tolist(), *rest)
-    cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # a training on a CPU takes no GPU
-    return {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": numbers, "cuda": cuda}
-
-
-def _restore_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    if state["cuda"] is not None and torch.cuda.is_initialized():  # a trial may continue on another device
-        torch.cuda.set_rng_state(state["cuda"])

@@ -3,15 +3,23 @@
 import itertools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transformer_pl.config import Config
 from transformer_pl.config.help import help_text
-from transformer_pl.config.levels import DEFAULT_SCALE, Level, parse_variant, read_pairs, resolve, scale_level
-from transformer_pl.laws.checks import check_all
-from transformer_pl.plan.shared_options import OF_SEEDS, SCALES
+from transformer_pl.config.levels import (
+    DEFAULT_SCALE,
+    OF_SEEDS,
+    Level,
+    parse_variant,
+    read_pairs,
+    resolve,
+    scale_choices,
+    scale_level,
+)
 from transformer_pl.runtime.command_line import CommandParser, add_options, option, options_of, runs_option
 from transformer_pl.runtime.environment import ROW, TRIAL
 from transformer_pl.runtime.errors import InputError, shown
@@ -21,7 +29,9 @@ from transformer_pl.task import open_corpus
 from transformer_pl.train.devices import is_first_rank, join_world
 from transformer_pl.train.wandb_run import WandbRun
 from transformer_pl.trials.identity import describe_difference
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.result import Checked
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial import Origin, Trial
 from transformer_pl.trials.trial_config import check_match, trial_config
 from transformer_pl.trials.trial_of import trial_of
 
@@ -40,7 +50,7 @@ component are keys too: --model.attention=ablations.local_attention.LocalAttenti
 class TrainOptions:
     """Which trial is trained."""
 
-    scale: str = option(f"{SCALES} ({DEFAULT_SCALE})", default=DEFAULT_SCALE, metavar="S")
+    scale: str = option(f"{scale_choices()} ({DEFAULT_SCALE})", default=DEFAULT_SCALE, metavar="S")
     variant: str | None = option(
         "a row of a sweep: `base`, or what differs from it; wins over --key=value", metavar='"KEY=VALUE ..."'
     )
@@ -54,8 +64,12 @@ class TrainOptions:
         return levels if self.variant is None else [*levels, parse_variant(self.variant, "command line")]
 
 
-def train(options: TrainOptions) -> tuple[int, Trial]:
-    """Train, evaluate and record one trial. Returns the exit code, and the trial."""
+def train(options: TrainOptions, check: Callable[[Config, Path], Checked]) -> tuple[int, Trial]:
+    """Train, evaluate and record one trial. Returns the exit code, and the trial.
+
+    check: takes a config and the runs folder, and checks the parts of the trial. Raises an InputError for what is wrong
+    with them.
+    """
     levels = options.levels()
     # Before torch is imported. By default OpenMP's idle threads spin, and slow down another trial on the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -66,31 +80,24 @@ def train(options: TrainOptions) -> tuple[int, Trial]:
     row = describe_difference(unmatched, resolve(base))
     config = trial_config(levels)
     check_writable(options.runs / "trials")
-    trial = trial_of(config, open_corpus(config.data), options.runs, os.environ.get(ROW, row), scale=scale)
-    trial.rerun = options.rerun
+    origin = Origin(os.environ.get(ROW, row), scale=scale, rerun=options.rerun)
+    trial = trial_of(config, open_corpus(config.data), RunsFolder(options.runs), origin)
     if os.environ.get(TRIAL, trial.id) != trial.id:
         raise InputError(
             f"{trial.folder.name}: must be the trial that the sweep has planned, but its dataset or the code of "
             "its components has changed since; run the sweep again"
         )
-    if trial.rerun or trial.needs_training():
-        if is_first_rank():
-            _check(trial)
+    if trial.needs_training():
+        checked = check(config, options.runs) if is_first_rank() else Checked()
         if unmatched.optim.match == "flops":
-            check_match([(trial.row, trial.passes)])
+            check_match([(origin.row, checked.passes)])
         if not sys.modules.get("lightning"):  # not yet: that takes seconds
             print(plain(f"{trial.folder}: importing torch"), flush=True)
         from transformer_pl.train.one_trial import train_trial
 
-        if (code := train_trial(trial)) is not None:
+        if (code := train_trial(trial, checked)) is not None:
             return code, trial
     return _report_ended(trial), trial
-
-
-def _check(trial: Trial) -> None:
-    """Check the parts of a trial, and note what was found. Raises an InputError."""
-    (found,) = check_all([trial.config], trial.runs, on_check=lambda what: print(plain(f"checking {what}"), flush=True))
-    trial.exempt, trial.passes = found.exempt, found.passes
 
 
 def read_argv(argv: list[str]) -> TrainOptions:
@@ -120,7 +127,7 @@ def _read_keys(argv: list[str]) -> Mapping[str, Any]:
 
 def _report_ended(trial: Trial) -> int:
     """Report a trial that has finished (exit code 0) or diverged (1), also to the run that W&B's agent has opened."""
-    result, step = trial.result(), trial.diverged_at()
+    result, step = trial.folder.result(), trial.folder.diverged_at()
     if result:
         print(plain(f"{trial.folder}: finished already"))
         print(plain("  ".join(f"{name} {value:.2f}" for name, value in result.metrics.items())), flush=True)

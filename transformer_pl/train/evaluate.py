@@ -1,5 +1,6 @@
 """Evaluates a trained model on whole sets: the loss of the references, translations, scores, and attention weights."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -7,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_pl.config import BOS, EOS, Config, Decode, sizes
-from transformer_pl.config.components import build
-from transformer_pl.data.batches import collate, eval_batches, padded
+from transformer_pl.config.components import build, evaluated_model
+from transformer_pl.data.batches import batches_in_order, collate, eval_batches, padded
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.data.tokenizer import Tokenizer
 from transformer_pl.data.tokens import Split, Tokens
@@ -20,13 +22,14 @@ from transformer_pl.model.beam_search import CachedSteps, Hypothesis, beam_searc
 from transformer_pl.model.dry_run import check_classes
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import negative_log_likelihood
+from transformer_pl.model.slots import Carrying, carried, carry, parts_with, tell_step
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
 from transformer_pl.train.divergence import Diverged, diverged_if_not_finite
 from transformer_pl.train.intervention import intervene
 from transformer_pl.trials.metrics import perplexity
-from transformer_pl.trials.trial import WEIGHTS, Trial
+from transformer_pl.trials.trial_folder import WEIGHTS, TrialFolder
 from transformer_pl.trials.trial_of import check_code
 
 POSITIONS = 2**17  # tokens that the hypotheses of a batch may have in all, as their keys and values are kept
@@ -49,14 +52,42 @@ class Likelihood(NamedTuple):
 def reference_likelihood(model: Transformer, split: Split, tokens: int) -> Likelihood:
     """Score every reference, in batches of at most `tokens` tokens per language."""
     nll, lengths = np.zeros(len(split.source)), split.target.lengths_with_special
-    for indexes in eval_batches(split.source.lengths_with_special, lengths, tokens):
+    for indexes, token_nll in _token_nll(model, split, tokens):
+        nll[indexes] = token_nll.sum(-1).cpu().numpy()
+    return Likelihood(*(np.bincount(split.target.sentence, values) for values in (nll, lengths)))
+
+
+def _token_nll(model: Transformer, split: Split, tokens: int) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """The indexes of the targets of each batch, and the nats of their tokens (B, Lt), 0 for padding."""
+    states: list[dict[str, Tensor]] = []
+    if split.target.before is not None and any(parts_with(Carrying, model)):
+        batches = batches_in_order(split.target, tokens)
+    else:
+        batches = eval_batches(split.source.lengths_with_special, split.target.lengths_with_special, tokens)
+    for indexes in batches:
         batch = collate(split, indexes)
         with _evaluating(model) as device:
+            carry(model, states, batch.begins.to(device))
             target = batch.target_out.to(device)
-            states = model.states(batch.source.to(device), batch.target_in.to(device))
-            token_nll = negative_log_likelihood(model.embedding, states, target)
-            nll[indexes] = token_nll.double().sum(-1).cpu().numpy()
-    return Likelihood(*(np.bincount(split.target.sentence, values) for values in (nll, lengths)))
+            hidden = model.states(batch.source.to(device), batch.target_in.to(device))
+            token_nll = negative_log_likelihood(model.embedding, hidden, target).double()
+            states = carried(model)
+            carry(model)
+        yield indexes, token_nll
+
+
+def set_likelihood(model: Transformer, config: Config, prepared: Prepared, name: str) -> Likelihood:
+    """Score every reference of a set, those of a language model as `data.pieces` and `decode.stride` say."""
+    tokens, stride = config.trainer.eval_tokens, config.decode.stride
+    if not prepared.joined and stride is None:
+        return reference_likelihood(model, prepared.split(name), tokens)
+    pieces, earlier, lines = prepared.windows(name, stride)
+    ends, nll = np.cumsum(pieces.lengths - earlier), np.zeros(lines.sum())  # of all tokens, in the order of the text
+    for indexes, token_nll in _token_nll(model, Split.of_targets(pieces), tokens):
+        for index, of_piece in zip(indexes, token_nll.cpu().numpy(), strict=True):
+            own = of_piece[earlier[index] : pieces.lengths[index]]
+            nll[ends[index] - len(own) : ends[index]] = own
+    return Likelihood(np.add.reduceat(nll, np.cumsum(lines) - lines), lines)
 
 
 def translate(
@@ -74,9 +105,14 @@ def translate(
     on_progress: called with the number of finished sentences.
     """
     translations: list[Hypothesis | None] = [None for _ in range(len(source))]
+    lengths, reads_source = source.lengths_with_special, model.encoder_norm is None  # the decoder, before each target
     longest = np.minimum(source.lengths.astype(np.int64), LONGEST) + decode.extra
-    share = -(-longest * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
-    for indexes in eval_batches(source.lengths_with_special, np.maximum(source.lengths_with_special, share), tokens):
+    kept = longest + reads_source * lengths
+    share = -(-kept * decode.beam * tokens // POSITIONS)  # what a sentence takes of `tokens` by its hypotheses
+    batches = eval_batches(lengths, np.maximum(lengths, share), tokens)
+    if reads_source:
+        batches = [batch[lengths[batch] == length] for batch in batches for length in np.unique(lengths[batch])]
+    for indexes in batches:
         rows = torch.from_numpy(padded(source, indexes))
         limits = torch.from_numpy(longest[indexes])
         with _evaluating(model) as device:
@@ -99,27 +135,27 @@ def best_translations(
     return tokenizer.decode([hypothesis.tokens if hypothesis else [] for hypothesis in translations])
 
 
-def trained_model(config: Config, prepared: Prepared, trial: Trial) -> Transformer:
+def trained_model(config: Config, prepared: Prepared, folder: TrialFolder) -> Transformer:
     """The model of a trained trial as it was scored, after its intervention; on a GPU if there is one.
 
     Raises an InputError where the code of its components has changed since, and for weights that do not fit.
     """
-    check_code(config, trial)  # before anything is imported or built, as a result may name any class
+    check_code(config, folder)  # before anything is imported or built, as a result may name any class
     check_classes(config.model)
-    result = trial.result()
-    return _load_model(config, prepared, trial, result.scored_step if result else config.steps)
+    result = folder.result()
+    return _load_model(config, prepared, folder, result.scored_step if result else config.steps)
 
 
-def _load_model(config: Config, prepared: Prepared, trial: Trial, steps: int) -> Transformer:
+def _load_model(config: Config, prepared: Prepared, folder: TrialFolder, steps: int) -> Transformer:
     set_up_gpu()  # a trial is translated as it was evaluated
-    shape = sizes(config.model, len(prepared.tokenizer))
+    shape = sizes(evaluated_model(config), len(prepared.tokenizer))
     model: Transformer = build(shape.architecture, shape)
     try:
-        model.load_state_dict(trial.weights())
+        model.load_state_dict(folder.weights())
     except RuntimeError as error:  # other names, or other shapes
         reason = str(error).splitlines()[0]
-        raise InputError(f"{trial.folder / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
-    model.at_step(steps, config.steps)  # its own: it may have ended early, or be the best of a longer training
+        raise InputError(f"{folder.path / WEIGHTS}: cannot be used: {reason}; train the trial again") from None
+    tell_step(steps, config.steps, model)  # its own: it may have ended early, or be the best of a longer training
     intervene(model, config)
     return model.cuda() if config.trainer.accelerator != "cpu" and torch.cuda.is_available() else model
 
@@ -132,7 +168,7 @@ def shown_text(prepared: Prepared) -> tuple[list[str], list[str]]:
     """
     if prepared.longest is None:
         return prepared.text("val")
-    documents, pieces = prepared.text("val")[1][:SHOWN_SENTENCES], prepared.split("val").target
+    documents, pieces = prepared.text("val")[1][:SHOWN_SENTENCES], prepared.in_pieces("val")
     first, counts = np.unique(pieces.sentence, return_index=True, return_counts=True)[1:]
     for i in range(len(documents)):
         if counts[i] > 1:
@@ -184,12 +220,12 @@ class SetScores(NamedTuple):
 
 
 def score_set(model: Transformer, config: Config, prepared: Prepared, name: str) -> SetScores:
-    """Evaluate a model on the set `val` or `test`, with beam search and task as in the config.
+    """Evaluate a model on a set, such as `val`, with beam search and task as in the config.
 
     Raises a FloatingPointError where the probabilities of translations are not finite.
     """
     split, tokens = prepared.split(name), config.trainer.eval_tokens
-    likelihood = reference_likelihood(model, split, tokens)
+    likelihood = set_likelihood(model, config, prepared, name)
     hypotheses: list[str] = []
     if task_of(config.data).has_source:
         hypotheses = best_translations(model, split.source, prepared.tokenizer, config.decode, tokens)
@@ -208,56 +244,66 @@ def _scores(config: Config, prepared: Prepared, name: str, likelihood: Likelihoo
 class Evaluation(NamedTuple):
     """The scores of a trained model."""
 
-    metrics: dict[str, float]  # val/* and test/*: loss (nats per token), ppl, and the task's metrics, such as bleu
+    metrics: dict[str, float]  # val/* and so on: loss (nats per token), ppl, and the task's metrics, such as bleu
     signature: str  # how the score was computed
     examples: list[dict[str, str]]  # a few sentences of the validation set, with what the model makes of them
 
 
-def evaluate_trial(config: Config, trial: Trial, prepared: Prepared, steps: int) -> Evaluation:
-    """Evaluate the trial's weights in fp32 on both sets, and save its translations and their statistics.
+def evaluate_trial(config: Config, folder: TrialFolder, prepared: Prepared, steps: int) -> Evaluation:
+    """Evaluate the weights of a trial in fp32 on all sets, and save its translations and their statistics.
 
     steps: how many steps these weights were trained.
 
     Raises Diverged where the loss of a set, or the probabilities of translations, are not finite.
     """
     metrics: dict[str, float] = {}
-    sets, task = ("val", "test"), task_of(config.data)
-    model = _load_model(config, prepared, trial, steps)  # without `check_code`: this process has trained with this code
-    likelihoods = [reference_likelihood(model, prepared.split(name), config.trainer.eval_tokens) for name in sets]
+    sets, task = config.data.evaluated, task_of(config.data)
+    model = _load_model(config, prepared, folder, steps)  # not `trained_model`: this process has trained with this code
+    likelihoods = [set_likelihood(model, config, prepared, name) for name in sets]
     if not np.isfinite([likelihood.loss for likelihood in likelihoods]).all():
         raise Diverged(steps)
     with diverged_if_not_finite(steps):
-        outputs = _outputs(model, config, trial, prepared)
+        outputs = _outputs(model, config, folder, prepared)
     for name, likelihood in zip(sets, likelihoods, strict=True):
         scores = _scores(config, prepared, name, likelihood, outputs[name] if task.has_source else [])
         metrics |= {f"{name}/{metric}": value for metric, value in scores.metrics.items()}
-        trial.save_sentences(name, outputs[name], task.measure, scores.sentences)
+        folder.save_sentences(name, outputs[name], task.measure, scores.sentences, prepared.documents(name))
     names = ("source", "reference", "translation") if task.has_source else ("beginning", "document", "continued")
     examples = list(zip(*shown_text(prepared), outputs["val"], strict=True))[:SHOWN_SENTENCES]
     shown = [dict(zip(names, example, strict=True)) for example in examples]
     return Evaluation(metrics, scores.signature, shown)
 
 
-def _outputs(model: Transformer, config: Config, trial: Trial, prepared: Prepared) -> dict[str, list[str]]:
-    """The translations of both sets; of a language model, how it continues the beginnings of `shown_text`."""
+def _outputs(model: Transformer, config: Config, folder: TrialFolder, prepared: Prepared) -> dict[str, list[str]]:
+    """The translations of each set; of a language model, how it continues the beginnings of `shown_text`.
+
+    Few large batches are faster, so val and test are decoded together. Further sets change nothing in the batches of
+    these.
+    """
     tokenizer, decode, tokens = prepared.tokenizer, config.decode, config.trainer.eval_tokens
+    outputs: dict[str, list[str]] = {name: [] for name in config.data.evaluated}
     if not task_of(config.data).has_source:
-        return {"val": continuations(model, tokenizer, shown_text(prepared)[0], decode.extra), "test": []}
-    val, test = (prepared.split(name).source for name in ("val", "test"))
-    sources = Tokens.joined([val, test])  # decoded together: few large batches are faster
+        return outputs | {"val": continuations(model, tokenizer, shown_text(prepared)[0], decode.extra)}
+    sources = {name: prepared.split(name).source for name in outputs}
+    total, before = sum(map(len, sources.values())), 0
+    for names in [("val", "test"), *((name,) for name in config.data.further)]:
 
-    def report(done: int) -> None:
-        trial.set_status("running", translated=f"{done}/{len(sources)}")
+        def report(done: int, before: int = before) -> None:
+            folder.set_status("running", translated=f"{before + done}/{total}")
 
-    outputs = best_translations(model, sources, tokenizer, decode, tokens, on_progress=report)
-    return {"val": outputs[: len(val)], "test": outputs[len(val) :]}
+        joined = Tokens.joined([sources[name] for name in names])
+        found = iter(best_translations(model, joined, tokenizer, decode, tokens, on_progress=report))
+        outputs |= {name: list(itertools.islice(found, len(sources[name]))) for name in names}
+        before += len(joined)
+    return outputs
 
 
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[str, list[Tensor]]:
     """Return the attention weights of every layer: for each site, one tensor (B, h, Lq, Lk) per layer.
 
     source (B, Ls), target (B, Lt), padded. The sites are `encoder`, `decoder` and `cross`. A site is left out if its
-    attention component has no method `weights`. Some attentions have weights below 0 or above 1.
+    attention component has no method `weights`. Some attentions have weights below 0 or above 1. Without an encoder
+    `cross` is what the target's tokens see of the source; all sources then have the same length.
     """
     maps: dict[str, list[Tensor]] = {}
     hooks = []
@@ -276,6 +322,11 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> dict[s
     finally:
         for hook in hooks:
             hook.remove()
+    end = source.shape[1] - 1
+    if model.encoder_norm is None and end and maps:  # the decoder has read all of the source but EOS
+        of_target = [weights[..., end:, :] for weights in maps["decoder"]]
+        cross = [F.pad(weights[..., :end], (0, 1)) for weights in of_target]
+        return {"decoder": [weights[..., end:] for weights in of_target], "cross": cross}
     return maps
 
 

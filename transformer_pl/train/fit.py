@@ -3,9 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -16,26 +14,34 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import ModelParallelStrategy, Strategy
 
-from transformer_pl.config import Callback, Config
-from transformer_pl.config.components import build
+from transformer_pl.config import Config
+from transformer_pl.config.components import build, own_parts
+from transformer_pl.data.batches import mean_batch
 from transformer_pl.data.datamodule import DataModule
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.environment import RANKS_OF
+from transformer_pl.runtime.digests import value_digest
+from transformer_pl.runtime.environment import RANKS_OF, WEIGHTS_OF
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import plain
 from transformer_pl.train import devices
 from transformer_pl.train.checkpoint import CheckpointFiles, Checkpoints, RandomNumbers
-from transformer_pl.train.compiling import CompiledLayers
-from transformer_pl.train.cuda_graphs import StepGraphs, why_no_graphs
+from transformer_pl.train.compiling import compile_layers
+from transformer_pl.train.counting import CountedPasses, is_counted
 from transformer_pl.train.evaluate import Evaluation, evaluate_trial
 from transformer_pl.train.logger import LogTraining, TrialLogger
 from transformer_pl.train.module import TransformerModule
+from transformer_pl.train.random_numbers import same_random_numbers
+from transformer_pl.train.start import load_start
 from transformer_pl.train.teacher import load_teachers
+from transformer_pl.train.watching import watch
+from transformer_pl.trials.flops import Computed, Sentences, trained_flops
+from transformer_pl.trials.identity import identity_callbacks
 from transformer_pl.trials.result import Result
-from transformer_pl.trials.runs_folder import finished_trials
-from transformer_pl.trials.trial import METRICS, WEIGHTS, Trial
+from transformer_pl.trials.runs_folder import RunsFolder
+from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.trial_folder import METRICS, STATE, WEIGHTS, TrialFolder
 
 
 class Fitted(NamedTuple):
@@ -45,9 +51,12 @@ class Fitted(NamedTuple):
     scored: int  # the step whose weights are scored: the last, or that of the best validation
     params: int  # the parameters of the trained model: a callback may have made layers share weights
     earlier_s: float  # seconds that earlier processes trained, before an interruption
+    flops: float | None  # None: not known
+    passes: float | None  # that a batch has cost
+    weights_of: str | None = None  # the id of another trial that has trained the weights; None: this one
 
 
-def fit_and_test(trial: Trial, prepared: Prepared, logger: TrialLogger) -> tuple[Fitted, Evaluation | None]:
+def fit_and_test(trial: Trial, prepared: Prepared, logger: TrialLogger) -> tuple[Fitted, Evaluation] | None:
     """Train a model with Lightning and test it: data, module, callbacks, loggers, trainer; fit; test.
 
     Every process of a training calls this function, and only the first one tests: the others return None. It departs
@@ -64,9 +73,10 @@ def fit_and_test(trial: Trial, prepared: Prepared, logger: TrialLogger) -> tuple
     - The test is `evaluate_trial` and not `trainer.test`. It loads the saved weights, which may be averaged, in float32
       on one device, and translates both sets, as every later command does with a trained model.
 
-    Raises Diverged, Stopped, or an InputError for a callback that changes weights which are then not scored.
+    Raises Diverged, Stopped, or an InputError for a callback that changes weights which are then not scored, or that
+    only watches but ends the training or changes it.
     """
-    config = trial.config
+    config, folder, decode = trial.config, trial.folder, trial.config.decode
 
     # The data. The seed comes after it, and decides about all random numbers from here.
     data = DataModule(config, prepared)
@@ -74,60 +84,65 @@ def fit_and_test(trial: Trial, prepared: Prepared, logger: TrialLogger) -> tuple
 
     # The module
     module = TransformerModule(config, len(prepared.tokenizer), load_teachers(config, trial.runs, prepared))
-    if config.trainer.compile == "on":  # `auto` is off as long as no GPU has shown that the two train the same
-        compile_steps(module)
+    if trial.start:
+        load_start(module.model, trial, value_digest(prepared.tokenizer.vocabulary()))
+    if config.trainer.compile == "on":
+        compile_layers(module.model)
 
     # The callbacks. A ModelCheckpoint of the user's writes to `best`. Our checkpoints come last, as they hold the state
     # of the other callbacks.
-    callbacks = [_built(callback, trial.folder / "best") for callback in config.trainer.callbacks]
+    own = _callbacks(trial)
     minutes = config.trainer.checkpoint_minutes
-    folder, decode = trial.folder / "checkpoints", config.decode
-    checkpoints = Checkpoints(folder, decode.average, minutes, trial.lock.check, decode.select)
-    callbacks.append(checkpoints)
+    checkpoints = Checkpoints(folder.checkpoints, decode.average, minutes, folder.lock.check, decode.select)
+    counted = CountedPasses() if is_counted(config) else None
 
     # The loggers and the trainer
-    trainer = build_trainer(config, [logger, *logger.others], callbacks)
+    trainer = build_trainer(config, [logger, *logger.others], [*own, *filter(None, [counted]), checkpoints])
+    watch(trainer, "trainer.loggers", zip(config.trainer.loggers, logger.others, strict=True))
+    watch(trainer, "trainer.callbacks", zip(config.trainer.callbacks, own, strict=True))
 
-    # Fit, from the last checkpoint if there is one
-    checkpoint, step = checkpoints.newest()
+    # Fit, from the last checkpoint if there is one, or else from the last state of the start
+    checkpoint, step = checkpoints.newest(trial.continued.path / STATE if trial.continued else None)
     os.environ[RANKS_OF] = trial.id  # for the processes that Lightning starts
     logger.start(step)
     logger.trainer = trainer
     try:
         trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
-        weights = module.weights()
+        weights, computed = module.weights(), counted.computed() if counted else None
     finally:
         if torch.distributed.is_initialized():  # else gloo's threads may abort the process as it ends (pytorch 190489)
             torch.distributed.destroy_process_group()
-    params = sum(weight.numel() for weight in module.model.parameters())
     steps = trainer.global_step
-    fitted = Fitted(steps, checkpoints.best or steps, params, checkpoints.earlier_s)
+    if steps < config.steps and not identity_callbacks(config):
+        rule = f"must only watch, as in_identity: false says, but the training ended at step {steps} of {config.steps}"
+        raise InputError(f"trainer.callbacks: {rule}; leave in_identity out")
     if not trainer.is_global_zero:
-        return fitted, None
+        return None
 
     # Test
-    trial.save_weights(checkpoints.scored(steps, weights))
-    return fitted, evaluate_trial(config, trial, prepared, fitted.scored)
+    folder.save_weights(checkpoints.scored(steps, weights))
+    params = sum(weight.numel() for weight in module.model.parameters())
+    flops = _flops(config, prepared, steps - trial.begins_after(), computed)
+    passes = computed.passes if computed else 1.0
+    fitted = Fitted(steps, checkpoints.best or steps, params, checkpoints.earlier_s, flops, passes)
+    return fitted, evaluate_trial(config, folder, prepared, fitted.scored)
 
 
-def _built(written: Callback, folder: Path) -> L.Callback:
-    """The callback of a config. One that says `in_identity: false` may not stop the training.
+def _callbacks(trial: Trial) -> list[L.Callback]:
+    """The callbacks of `trainer.callbacks`. One that only watches changes no random number of what comes after it."""
+    built = []
+    for callback in trial.config.trainer.callbacks:
+        with nullcontext() if callback.in_identity else same_random_numbers():
+            built.append(build(callback, dirpath=str(trial.folder.path / "best")))
+    return built
 
-    Otherwise a training that ended early would be taken for the result of a config without the callback.
-    """
-    callback = build(written, dirpath=str(folder))
 
-    def watched(hook: Callable[..., Any], trainer: L.Trainer, *arguments: Any, **options: Any) -> Any:
-        before, returned = trainer.should_stop, hook(trainer, *arguments, **options)
-        if trainer.should_stop and not before:
-            rule = f"must only watch, as in_identity: false says, but stops the training at step {trainer.global_step}"
-            raise InputError(f"trainer.callbacks = {written.path}: {rule}; leave in_identity out")
-        return returned
-
-    for name in () if written.in_identity else dir(L.Callback):
-        if name.startswith("on_"):
-            setattr(callback, name, partial(watched, getattr(callback, name)))
-    return callback
+def _flops(config: Config, prepared: Prepared, steps: int, computed: Computed | None) -> float | None:
+    """The FLOPs of a training of so many steps. computed: what was counted, if it was."""
+    usual = None
+    if "data.batches" in own_parts(config):
+        usual = Sentences(*(steps * count for count in mean_batch(prepared.split("train"), config)))
+    return trained_flops(config, prepared.mean_lengths, steps, computed, usual)
 
 
 def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callback]) -> L.Trainer:
@@ -172,26 +187,33 @@ def build_trainer(config: Config, loggers: list[Logger], callbacks: list[L.Callb
     return trainer
 
 
-def trained_elsewhere(trial: Trial) -> tuple[Trial, Result] | None:
-    """The finished trial whose weights this one can use, because the two differ in decoding alone, and its result.
+def trained_elsewhere(trial: Trial) -> tuple[TrialFolder, Result] | None:
+    """The finished trial whose weights this one can use, because the two differ in evaluation alone, and its result.
 
-    None where there is no such trial whose files can be read, where this one has begun to train, or where it is to be
-    trained again.
+    None where there is no such trial whose files can be read, where this one has begun to train, where it is to be
+    trained again, or keeps its last state and the other has not. A sweep that started this process has looked for them.
     """
-    if trial.rerun or (trial.folder / "checkpoints").exists():
+    if not trial.can_share:
         return None
-    for other, result in finished_trials(trial.runs):
-        if result.weights_id == trial.identity.weights and result.id != trial.id and other.is_whole():
+    if (names := os.environ.get(WEIGHTS_OF)) is None:
+        others = RunsFolder(trial.runs).with_weights(trial.identity.weights)
+    else:
+        others = [TrialFolder(trial.runs / "trials" / name) for name in names.split("/") if name]
+    for other in others:
+        result = other.result()
+        is_same = result and other.weights_id == trial.identity.weights and result.id != trial.id
+        if result and is_same and trial.can_use(other) and other.is_whole():
             return other, result
     return None
 
 
-def reuse_weights(trial: Trial, earlier: Trial, result: Result, logger: TrialLogger) -> Fitted:
+def reuse_weights(trial: Trial, earlier: TrialFolder, result: Result, logger: TrialLogger) -> Fitted:
     """Take over the weights and metrics of the trial that `trained_elsewhere` has found, in place of a training."""
-    print(plain(f"weights: those of {earlier.folder}, which differs only in decoding"), flush=True)
-    trial.link(earlier.folder, WEIGHTS, METRICS)
+    print(plain(f"weights: those of {earlier}, which differs only in evaluation"), flush=True)
+    trial.folder.link(earlier, WEIGHTS, METRICS, *([STATE] if trial.keeps_state else []))
     logger.start(result.steps)
-    return Fitted(result.steps, result.scored_step, result.params, 0.0)
+    passes = None if is_counted(trial.config) else 1.0
+    return Fitted(result.steps, result.scored_step, result.params, 0.0, result.flops, passes, result.id)
 
 
 def on_gpu(config: Config) -> bool:
@@ -203,17 +225,6 @@ def gpu_names(config: Config) -> list[str]:
     """The names of the GPUs of this machine that a trial is trained on; none where that is the CPU."""
     count = config.trainer.devices if on_gpu(config) else 0
     return [torch.cuda.get_device_name(index) for index in range(count)]
-
-
-def compile_steps(module: TransformerModule) -> None:
-    """Compile layers and loss. On a GPU, also replay steps as CUDA graphs, or print why not."""
-    is_on_gpu = on_gpu(module.config)
-    module.compiled = CompiledLayers(module, is_on_gpu)
-    if is_on_gpu:
-        if why := why_no_graphs(module.config, module.model, module.loss):
-            print(plain(f"no CUDA graphs: {why}"), flush=True)
-        else:
-            module.passes = StepGraphs(module)
 
 
 def use_threads(trial: Trial) -> int:
@@ -245,7 +256,6 @@ def start_libraries() -> None:
         ".*GPU available but not used.*",
         ".*smaller than the logging interval.*",
         ".*returned a view tensor.*",  # the code changes no keys or values in place
-        ".*Synchronization debug mode.*",  # it finds what cannot be captured
         ".*no current CUDA context.*",  # torch sets it where a backward pass begins with a product of matrices
     )
     for message in messages:

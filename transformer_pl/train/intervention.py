@@ -1,18 +1,13 @@
 """Interventions: what is changed of a trained model before it is scored (`decode.intervention`)."""
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import numpy as np
 import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 
 from transformer_pl.config import Config
 from transformer_pl.config.components import build_derived
 from transformer_pl.model import Transformer
 from transformer_pl.runtime.errors import InputError, described
 from transformer_pl.runtime.signals import component_code
+from transformer_pl.train.random_numbers import same_random_numbers
 
 
 class Intervention:
@@ -30,18 +25,6 @@ class Unchanged(Intervention):
         return
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Let the random numbers of torch, numpy and Python begin with a seed. Afterwards they go on as if none were drawn.
-
-    A training on a CPU takes no GPU.
-    """
-    with isolate_rng(include_cuda=torch.cuda.is_initialized()):
-        for begin in (torch.manual_seed, np.random.seed, random.seed):
-            begin(seed)
-        yield
-
-
 def intervene(model: Transformer, config: Config) -> None:
     """Change a trained model in place as its config says, and leave it in evaluation mode.
 
@@ -51,7 +34,7 @@ def intervene(model: Transformer, config: Config) -> None:
     component, key = config.decode.intervention, "decode.intervention"
     place = f"{key} = {component.path}"
     model.eval()
-    with seeded(config.seed):
+    with same_random_numbers(config.seed):
         change = build_derived(key, component, Intervention)
         try:
             with component_code(), torch.no_grad():

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from transformer_pl.config.components import build
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import write_atomically
 from transformer_pl.train.divergence import Diverged
 from transformer_pl.train.module import TransformerModule
@@ -21,6 +22,7 @@ from transformer_pl.trials.records import infinite_as_null
 from transformer_pl.trials.trial import Trial
 
 PRINT_EVERY_S = 5.0
+OF_TRAINING = ("val/loss", "val/ppl", "train/loss")  # which results and tables read
 
 
 class LogTraining(L.Callback):
@@ -64,7 +66,14 @@ class TrialLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Log what the module or a callback gives. Lightning counts steps otherwise, and adds the epoch."""
+        """Log what the module or a callback gives. Lightning counts steps otherwise, and adds the epoch.
+
+        Raises an InputError where a callback logs what the training logs itself.
+        """
+        for name in OF_TRAINING if "epoch" in metrics else ():
+            if name in metrics:
+                rule = "must have a name of its own, but is called as what the training logs"
+                raise InputError(f"{name} = {metrics[name]}, which a callback logs: {rule}; choose another name")
         metrics = {name: value for name, value in metrics.items() if name != "epoch"}
         step = self.trainer.global_step if self.trainer else step
         self._log(metrics, step, "validation" if any(name.startswith("val/") for name in metrics) else "train")
@@ -108,7 +117,7 @@ def user_loggers(trial: Trial) -> list[Logger]:
 def trial_logger(trial: Trial) -> Iterator[tuple[TrialLogger, WandbRun]]:
     """The logger of a trial and its W&B run. An error within the context ends the W&B run with its exit code."""
     wandb = WandbRun(**trial.labels())
-    logger, exit_code = TrialLogger(trial.folder, trial.config.steps, wandb, user_loggers(trial)), 0
+    logger, exit_code = TrialLogger(trial.folder.path, trial.config.steps, wandb, user_loggers(trial)), 0
     try:
         yield logger, wandb
     except BaseException as error:

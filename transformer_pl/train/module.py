@@ -8,7 +8,9 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from transformer_pl.config import PAD, Config, Decode, sizes
 from transformer_pl.config.components import build
@@ -18,15 +20,15 @@ from transformer_pl.data.tokens import evenly_spaced
 from transformer_pl.model import Transformer
 from transformer_pl.model.loss import negative_log_likelihood, training_loss
 from transformer_pl.model.optimizer import build_optimizer
-from transformer_pl.model.slots import Stepwise, modules_with
+from transformer_pl.model.slots import Carrying, Stepwise, auxiliary_losses, carried, carry, parts_with, tell_step
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.signals import component_code
 from transformer_pl.task import checked_scores, task_of
-from transformer_pl.train.compiling import CompiledLayers
-from transformer_pl.train.divergence import DivergenceWatch, check_rates, diverged_if_not_finite
+from transformer_pl.train.divergence import Diverged, check_rates, diverged_if_not_finite
 from transformer_pl.train.evaluate import best_translations
-from transformer_pl.train.passes import Losses, Passes
 from transformer_pl.train.precision import bfloat16_copies
 from transformer_pl.train.sharding import shard
+from transformer_pl.train.start import freeze
 from transformer_pl.train.teacher import build_loss
 from transformer_pl.trials.metrics import perplexity
 
@@ -45,10 +47,13 @@ class TransformerModule(L.LightningModule):
         self.config = config
         self.sizes = sizes(config.model, vocab_size)
         self.model: Transformer = build(self.sizes.architecture, self.sizes)
-        self.optim = config.optim.model_copy(update={"max_steps": config.steps, "duration": 1.0})
+        freeze(self.model, config.optim.freeze)
+        self.optim = config.optim_of_all_steps
         self.loss = build_loss(self.optim, self.sizes, teachers or {})
-        self._is_stepwise = any(modules_with(self.model, Stepwise))  # whether a component asks for the step
-        self._auxiliary = sorted(self.model.auxiliary())  # the names of auxiliary losses
+        self._is_stepwise = False  # whether a part asks for the step
+        self._is_carrying = any(parts_with(Carrying, self.model))
+        self._carried: dict[int, list[dict[str, Tensor]]] = {}  # what the rows of each part of a batch have left
+        self._auxiliary = sorted(auxiliary_losses(self.model, self.loss))  # the names of auxiliary losses
         # On this rank since the last log line: loss in nats, target tokens, and each auxiliary loss times the tokens.
         self._trained = torch.zeros(2 + len(self._auxiliary))
         self._is_first_pass = True  # whether the next pass is a micro-batch's first: an optimizer may ask for several
@@ -57,22 +62,12 @@ class TransformerModule(L.LightningModule):
         self._seconds = 0.0  # seconds of training since the last log line, without validations
         self._clock = 0.0  # the time until which `_seconds` counts
         self.validation_loss = math.inf  # nats per token, of the last validation
-        self.divergence, self.passes = DivergenceWatch(), Passes(self)
-        self.compiled: CompiledLayers | None = None
+        self._diverged_at = torch.tensor(math.inf)  # the first step on this rank whose loss was not finite
 
     def configure_model(self) -> None:
         """Under FSDP2, shard the weights."""
         if self.device_mesh is not None:
             shard(self.model, self.loss, self.config, self.device_mesh["data_parallel"])
-
-    def configure_callbacks(self) -> list[L.Callback]:
-        """What stands beside the training, after the trainer's own callbacks."""
-        return [self.divergence, self.passes, *([self.compiled] if self.compiled else [])]
-
-    @property
-    def replays(self) -> bool:
-        """Whether training steps are replayed, so that batches should have few shapes."""
-        return self.passes.replays
 
     def weights(self) -> dict[str, Tensor]:
         """The model's state dict, whole, on rank 0. Call it on every rank, for it gathers shards."""
@@ -85,6 +80,11 @@ class TransformerModule(L.LightningModule):
         for logger in self.loggers:
             logger.log_metrics(metrics, self.trainer.global_step)
 
+    @property
+    def _parts(self) -> list[Any]:
+        """What may ask for the step, beside the batches."""
+        return [self.model, self.loss, *self.trainer.optimizers]
+
     # `component_code` must guard these methods and not the trainer: Lightning takes a component's StopIteration for the
     # end of an epoch, and its KeyboardInterrupt for Ctrl-C.
 
@@ -92,8 +92,14 @@ class TransformerModule(L.LightningModule):
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self._is_first_pass = True
         # Once a step, and not with each part of a batch. `_is_stepwise` saves a search of all modules at every step.
-        if self._is_stepwise and batch_idx % self.trainer.accumulate_grad_batches == 0:
-            self.model.at_step(self.trainer.global_step + 1, self.config.steps)
+        if self._is_stepwise and self._part(batch_idx) == 0:
+            tell_step(self.trainer.global_step + 1, self.config.steps, *self._parts)
+        if self._is_carrying:
+            carry(self.model, self._carried.get(self._part(batch_idx), []), batch.begins)
+
+    def _part(self, batch_idx: int) -> int:
+        """Which part of its global batch a micro-batch is."""
+        return batch_idx % self.trainer.accumulate_grad_batches
 
     @component_code()
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -102,46 +108,60 @@ class TransformerModule(L.LightningModule):
         `batch.tokens` counts the tokens of the global batch. Lightning divides by the number of accumulated parts, and
         its strategies average over ranks, so the loss is multiplied by both: the gradients sum up.
         """
-        parts = self.trainer.accumulate_grad_batches
-        if self.compiled:
-            self.compiled.compile_at(batch)
-        loss, sums = self.passes(batch, begins=batch_idx % parts == 0)
+        loss, sums = self._losses(batch)
         if self._is_first_pass:
             self._trained += sums
             self._is_first_pass = False
-        return loss * parts * self.trainer.world_size
+            if self._is_carrying:
+                self._carried[self._part(batch_idx)] = carried(self.model)
+        return loss * self.trainer.accumulate_grad_batches * self.trainer.world_size
 
-    def losses(self, batch: Batch) -> Losses:
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """What a micro-batch adds to the loss per target token of its global batch, and the sums that are logged."""
         with bfloat16_copies(self) if self.config.trainer.precision == "bf16-master" else nullcontext():
             loss = training_loss(self.loss, self.model, batch)
-            auxiliary = self.model.auxiliary() if self._auxiliary else {}
+            auxiliary = auxiliary_losses(self.model, self.loss) if self._auxiliary else {}
         tokens = (batch.target_out != PAD).sum()
         sums = [loss, tokens, *(auxiliary[name] * tokens for name in self._auxiliary)]
         logged = torch.stack([value.detach().float() for value in sums])
-        return Losses((loss + sum(sums[2:])) / batch.tokens, logged)
+        return (loss + sum(sums[2:])) / batch.tokens, logged
 
     def stop_if_diverged(self, *values: Tensor) -> None:
-        """Raise Diverged on every rank if an earlier loss, a weight, or one of `values` is not finite on any rank."""
-        self.divergence.check(self.trainer, [*self.parameters(), *values])
+        """Raise Diverged on every rank if an earlier loss, a weight, or one of `values` is not finite on any rank.
+
+        The error names the first step that is known to have diverged. Call it on every rank, and not at every step: it
+        waits for the device.
+        """
+        tensors = [*self.parameters(), *values]
+        local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+        finite = torch.stack([tensor.isfinite().all() for tensor in local]).all()
+        first = torch.where(finite, self._diverged_at, self._diverged_at.clamp(max=self.trainer.global_step))
+        step = self.trainer.strategy.reduce(first, reduce_op="min").item()
+        if math.isfinite(step):
+            raise Diverged(int(step))
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Remember the step if its loss is not finite. No step waits for a GPU: this is only a tensor operation."""
+        first = self._diverged_at.clamp(max=self.trainer.global_step + 1)
+        self._diverged_at = torch.where(loss.isfinite(), self._diverged_at, first)
 
     @component_code()
     def backward(self, loss: Tensor) -> None:
-        self.passes.backward(loss)
-
-    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
-        self.passes.zero_grad(optimizer)
+        loss.backward()
 
     def on_train_start(self) -> None:
         if self.global_rank:  # after all ranks have built the same weights
             torch.manual_seed(seed_of_rank(self.config.seed, self.global_rank))
-        self._trained = self._trained.to(self.device)
+        self._trained, self._diverged_at = self._trained.to(self.device), self._diverged_at.to(self.device)
+        self._is_stepwise = any(parts_with(Stepwise, *self._parts))
         self._clock = time.perf_counter()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the sums and the seconds that the next log line is made from. Lightning calls it on every rank."""
         sums = self.trainer.strategy.all_gather(self._trained)  # (ranks, k), or (k,)
         checkpoint["trained"] = {"sums": sums.reshape(-1, len(self._trained)).tolist(), "seconds": self._seconds}
+        if self._is_carrying:
+            checkpoint["carried"] = of_all_ranks(move_data_to_device(self._carried, torch.device("cpu")))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore what `on_save_checkpoint` has saved. If the number of ranks is another, rank 0 gets all sums."""
@@ -149,6 +169,14 @@ class TransformerModule(L.LightningModule):
         if len(sums) != self.trainer.world_size:
             sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, sums.shape[1])])
         self._trained = sums[self.global_rank]
+        if self._is_carrying:
+            ranks = checkpoint["carried"]
+            if len(ranks) != self.trainer.world_size:
+                rule = (
+                    f"must be {len(ranks)} in all, with which this trial began, as each carries what its rows have left"
+                )
+                raise InputError(f"trainer.devices, trainer.num_nodes: {rule}; set that")
+            self._carried = ranks[self.global_rank]
 
     def lr_scheduler_step(self, scheduler: torch.optim.lr_scheduler.LambdaLR, metric: None) -> None:  # type: ignore[override]
         """Step the schedule, and keep the rates for `log_step`."""
@@ -186,15 +214,20 @@ class TransformerModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._validated = torch.zeros(2, device=self.device)  # on this rank: loss in nats, target tokens
+        self._carried_on: list[dict[str, Tensor]] = []  # by the last batch of the validation
 
     @component_code()
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        if self._is_carrying:
+            carry(self.model, self._carried_on, batch.begins)
         states = self.model.states(batch.source, batch.target_in)
+        self._carried_on = carried(self.model) if self._is_carrying else []
         nll = negative_log_likelihood(self.model.embedding, states, batch.target_out)
         self._validated += torch.stack([nll.sum(), (batch.target_out != PAD).sum()])
 
     def on_validation_epoch_end(self) -> None:
         self.stop_if_diverged(self._validated)
+        carry(self.model)
         loss, tokens = self._sum_over_ranks(self._validated)
         self.validation_loss = loss / tokens
         self.log_now({"val/loss": loss / tokens, "val/ppl": perplexity(loss / tokens)})
@@ -235,6 +268,15 @@ class TransformerModule(L.LightningModule):
 
     def _sum_over_ranks(self, sums: Tensor) -> list[float]:
         return self.trainer.strategy.reduce(sums, reduce_op="sum").tolist()
+
+
+def of_all_ranks(value: Any) -> list[Any]:
+    """This value of every rank, by rank. Call it on every rank."""
+    values = [value]
+    if torch.distributed.is_initialized():
+        values *= torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(values, value)
+    return values
 
 
 def learning_rates(scheduler: torch.optim.lr_scheduler.LambdaLR) -> dict[str, float]:

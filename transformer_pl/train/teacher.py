@@ -10,23 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import Component, Config, Optim, Sizes, sizes
-from transformer_pl.config.components import before_options, build, mentions, options_of_class
-from transformer_pl.data.prepare import fingerprint_id
+from transformer_pl.config.components import NamedByText, before_options, build, mentions, options_of_class
+from transformer_pl.data.prepare import prepared_dataset, with_same_training
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.model import Transformer
+from transformer_pl.runtime.digests import value_digest
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import open_corpus
 from transformer_pl.train.evaluate import trained_model
-from transformer_pl.train.intervention import seeded
-from transformer_pl.trials.runs_folder import finished_trials
-from transformer_pl.trials.trial import Trial
+from transformer_pl.train.random_numbers import same_random_numbers
+from transformer_pl.trials.result import Result
+from transformer_pl.trials.runs_folder import RunsFolder, trained_config
+from transformer_pl.trials.trial_folder import TrialFolder
 from transformer_pl.trials.trial_of import check_code
 
 KEY = "optim.loss"
 UNTRAINED = "untrained"  # in place of an id: an untrained model stands in
 
 
-class Teacher:
+class Teacher(NamedByText):
     """The model of a finished trial, in evaluation mode. It is not trained, and not saved with the student.
 
     An option of a loss that is declared as `Teacher` names the trial by its id: `optim.loss.teacher=cdc919164728`. So
@@ -52,9 +54,14 @@ def build_loss(optim: Optim, config: Sizes, teachers: dict[str, Any]) -> Any:
     """The training loss. teachers: the models that its options name, by option (see `load_teachers`)."""
     loss = build(optim.loss.model_copy(update={"options": optim.loss.options | teachers}), config, optim)
     if isinstance(loss, nn.Module):
-        models = [one.model for value in teachers.values() for one in (value if isinstance(value, list) else [value])]
+        models = [teacher.model for teacher in all_teachers(teachers)]
         _set_apart(loss, {id(one) for model in models for one in chain(model.parameters(), model.buffers())})
     return loss
+
+
+def all_teachers(by_option: dict[str, Any]) -> list[Teacher]:
+    """The teachers that `load_teachers` has loaded."""
+    return [one for value in by_option.values() for one in (value if isinstance(value, list) else [value])]
 
 
 def _set_apart(loss: nn.Module, theirs: set[int]) -> None:
@@ -77,15 +84,17 @@ def load_teachers(config: Config, runs: Path, prepared: Prepared) -> dict[str, A
 
     Raises an InputError for a trial that cannot be used.
     """
+    folders = RunsFolder(runs)
 
     def load(option: str, name: object) -> Teacher:
         if name == UNTRAINED:
             shape = sizes(config.model, len(prepared.tokenizer))
             return Teacher(build(shape.architecture, shape))
-        trial = _find(option, name, runs, prepared.folder.name)
-        return Teacher(trained_model(trial.config, prepared, trial))
+        found = _find(option, name, folders, prepared)
+        return Teacher(trained_model(trained_config(*found), prepared, found[0]))
 
-    with seeded(config.seed + 1):  # the student's random numbers do not depend on its teacher's, nor are they the same
+    # The student's random numbers do not depend on its teacher's, nor are they the same.
+    with same_random_numbers(config.seed + 1):
         return _replaced(config.optim.loss, load)
 
 
@@ -99,12 +108,16 @@ def check_teachers(config: Config, runs: Path) -> None:
 
     They are finished, have the vocabulary of their student, the code that they were trained with, and weights.
     """
+    folders, corpus = RunsFolder(runs), open_corpus(config.data)
+    prepared = prepared_dataset(config.data, runs, corpus)
+    if not prepared.is_counted():
+        prepared = with_same_training(prepared.folder.parent, config.data, corpus) or prepared
 
     def check(option: str, name: object) -> None:
-        found = _find(option, name, runs, fingerprint_id(config.data, open_corpus(config.data)))
+        folder, result = _find(option, name, folders, prepared)
         try:
-            check_code(found.config, found)
-            found.weights()
+            check_code(trained_config(folder, result), folder)
+            folder.weights()
         except InputError as error:
             raise InputError(*(f"{KEY}.{option} = {name}: {message}" for message in error.messages)) from None
 
@@ -124,14 +137,19 @@ def _replaced(loss: Component, replace: Callable[[str, object], Any]) -> dict[st
     return replaced
 
 
-def _find(option: str, name: object, runs: Path, data: str) -> Trial:
-    """The finished trial with the id `name`, of the prepared dataset `data`. Raises an InputError."""
-    by_id = {result.id: trial for trial, result in finished_trials(runs)}
-    value = f"{KEY}.{option} = {name}"
-    if str(name) not in by_id:  # twelve digits may have been read as a number
+def _find(option: str, name: object, runs: RunsFolder, prepared: Prepared) -> tuple[TrialFolder, Result]:
+    """The finished trial with the id `name`, with the tokens of a dataset. Raises an InputError."""
+    folder, value = runs.with_id(str(name)), f"{KEY}.{option} = {name}"  # twelve digits may have been read as a number
+    if not (folder and (result := folder.result())):
         remedy = "train it first, or take an id that `python -m transformer_pl.sweep --list` shows"
-        raise InputError(f"{value}: must be the id of a finished trial in {runs}, but none has it; {remedy}")
-    if (teacher := by_id[str(name)]).data() != data:
-        rule = "must be a trial on the same text with the same vocabulary, but has another text or vocabulary"
-        raise InputError(f"{value}: {rule}; choose a trial with the same keys of data")
-    return teacher
+        raise InputError(f"{value}: must be the id of a finished trial in {runs.path}, but none has it; {remedy}")
+    if folder.data() != prepared.folder.name and not _has_vocabulary(prepared, result.vocabulary):
+        rule = "must be a trial with the tokens of this text, but has another text or vocabulary"
+        remedy = "choose one with the same keys of data, or train a row with data.vocabulary_from on this text first"
+        raise InputError(f"{value}: {rule}; {remedy}")
+    return folder, result
+
+
+def _has_vocabulary(prepared: Prepared, digest: str | None) -> bool:
+    """Whether a dataset is prepared, and has the tokens of a result with this digest of a vocabulary."""
+    return prepared.is_counted() and value_digest(prepared.tokenizer.vocabulary()) == digest

@@ -1,8 +1,8 @@
 """The W&B runs of trials and of sweeps: what they receive, and the process that has one. Only this file imports wandb.
 
 W&B's calls may block for minutes, or raise, when the network or the service fails. In a process of their own they
-cannot delay or end a trial, which only writes messages to a pipe, as lines of JSON. The process imports no Lightning,
-which would take it seconds.
+cannot delay or end a trial, where a thread writes messages to a pipe, as lines of JSON. The process imports no
+Lightning, which would take it seconds.
 """
 
 import io
@@ -22,11 +22,11 @@ from pathlib import Path
 from shlex import join, quote, split
 from typing import TYPE_CHECKING, Any
 
-from transformer_pl.runtime.environment import PROJECT, set_wandb_group, why_unreachable
+from transformer_pl.runtime.environment import PROJECT, WAITED_FOR, set_wandb_group, why_unreachable
 from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.files import write_atomically
-from transformer_pl.runtime.terminal import plain
-from transformer_pl.table.rows import ALPHA
+from transformer_pl.runtime.files import read_text, write_atomically
+from transformer_pl.runtime.terminal import counted, plain
+from transformer_pl.table.row import ALPHA
 
 if TYPE_CHECKING:
     from transformer_pl.table.formats import Table
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 END_S = 4.5  # seconds that W&B gets at the end of a trial where its server does not answer
 SEND_S = 30.0  # seconds that it gets where its server answers, or where the run is offline
+MOST_OF_ROW = 60  # characters of a row's name in that of a link
+MOST_WAITING = 10_000  # lines of metrics that wait for W&B's process to read them
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -51,19 +53,36 @@ class WandbRun:
     def __init__(self, **run: Any):
         """run: the arguments of `_open_run`."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = run["folder"]
+        self._folder, self._dropped = run["folder"], 0
+        self._waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # messages; an empty one ends them
+        self._writer = threading.Thread(target=self._write, daemon=True)  # which a full pipe may block
         if not is_disabled():
-            command = [sys.executable, "-m", "transformer_pl.train.wandb_run"]
-            # In a session of its own, so that signals reach the trial alone, which then sends `finish`.
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            command, waited_for = [sys.executable, "-m", "transformer_pl.train.wandb_run"], os.environ.get(WAITED_FOR)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # so that signals reach the trial alone, which then sends `finish`
+                pass_fds=[int(waited_for)] if waited_for else [],
+            )
             self.send(run=run)
+            self._writer.start()
 
     def send(self, **message: Any) -> None:
-        """Send a message of one key: log, summary, translations or report."""
-        if self._process and self._process.stdin:
-            with suppress(OSError):  # the process has ended
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
-                self._process.stdin.flush()
+        """Send a message of one key: log, summary, translations or report.
+
+        Metrics are dropped while MOST_WAITING messages wait, because W&B's process stands still.
+        """
+        if "log" in message and self._waiting.qsize() >= MOST_WAITING:
+            self._dropped += 1
+        elif self._process:
+            self._waiting.put(json.dumps(message).encode() + b"\n")
+
+    def _write(self) -> None:
+        assert self._process and self._process.stdin
+        with suppress(OSError), self._process.stdin as pipe:  # an error: the process has ended
+            for line in iter(self._waiting.get, b""):
+                pipe.write(line)
+                pipe.flush()
 
     def send_summary(self, result: "Result") -> None:
         """Send what W&B's table of runs shows of a result beside the metrics."""
@@ -73,35 +92,50 @@ class WandbRun:
     def finish(self, exit_code: int = 0) -> None:
         """End the run. W&B has SEND_S to send the rest, or END_S where its server does not answer.
 
-        After an exit code other than 0 this process waits for END_S at most, and W&B's process goes on alone.
+        A trial of a sweep waits only until all is handed over, because the sweep waits for W&B's process. After an exit
+        code other than 0 both wait for END_S at most, and W&B's process goes on alone.
         """
-        if self._process and self._process.stdin:
-            self.send(finish=exit_code)
-            with suppress(OSError):
-                self._process.stdin.close()
+        if not self._process:
+            return
+        self._process.send_signal(signal.SIGCONT)  # one that was stopped would stay for ever
+        self.send(finish=exit_code)
+        self._waiting.put(b"")
+        seconds = END_S if exit_code else SEND_S + END_S  # it ends itself earlier
+        if WAITED_FOR in os.environ:
+            self._writer.join(seconds)
+        else:
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_S if exit_code else SEND_S + END_S)  # it ends itself earlier
-            if self._process.returncode:
-                print(plain(f"W&B: logging stopped before its end; nothing is lost in {self._folder}"), flush=True)
+                self._process.wait(seconds)
+        if self._dropped:
+            lacks = f"its process stood still, and lacks {counted(self._dropped, 'line')} of metrics"
+            print(plain(f"W&B: {lacks}; nothing is lost in {self._folder}"), flush=True)
+        elif self._process.poll():
+            print(plain(f"W&B: logging stopped before its end; nothing is lost in {self._folder}"), flush=True)
+
+
+def sync_command(runs: Path) -> str:
+    """How to upload what was kept offline of all trials and reports in a runs folder."""
+    return f"wandb sync {quote(str(runs))}/{{trials/*,sweeps/*/report}}/wandb/offline-run-*"
 
 
 def link_runs(trials: Iterable[Path], links: Path) -> None:
     """Link the newest W&B run of each trial, in place of earlier ones, in one folder, as `wandb leet` needs them.
 
-    trials: their folders. links: the folder, in that of their sweep.
+    Their names begin with the row. trials: their folders. links: the folder, in that of their sweep.
     """
     with suppress(OSError, IndexError):  # a full disk, a file system without links, or a link of the user's
         earlier = {link.readlink().parts[-3]: link for link in links.glob("run-*") if link.is_symlink()}  # by trial
         for trial in trials:
-            # leet reads the id of a run in the name of its folder: run-DATE_TIME-ID or offline-run-DATE_TIME-ID
+            # leet lists what begins with run-, and reads the id of a run behind run-DATE_TIME- in the name of a folder
             runs = {run.name.removeprefix("offline-"): run for run in trial.glob("wandb/*run-[0-9]*-*")}
             newest, link = max(runs, default=""), earlier.get(trial.name)
-            if link and link.name != newest:
+            name = f"run-{trial.name.rpartition('-')[0][:MOST_OF_ROW]} {newest}"
+            if link and link.name != name:
                 link.unlink(missing_ok=True)
-            if newest and not (links / newest).is_symlink():
+            if newest and not (links / name).is_symlink():
                 links.mkdir(exist_ok=True)
                 with suppress(FileExistsError):  # another process was faster
-                    (links / newest).symlink_to(os.path.relpath(runs[newest], links))
+                    (links / name).symlink_to(os.path.relpath(runs[newest], links))
 
 
 def send_report(folder: Path, group: str, project: str, table: "Table", plan: dict[str, Any]) -> None:
@@ -131,7 +165,8 @@ def _found(record: dict[str, Any]) -> dict[str, Any]:
     key = next((key.removesuffix(".p") for key in record if key.endswith(".difference.p")), "")
     if record.get(f"{key}.p") is None:
         return {}
-    found = {"delta": record[key], **{end: record[f"{key}.{end}"] for end in ("low", "high", "p")}}
+    ends = {end: record[f"{key}.{end}"] for end in ("low", "high", "open", "p")}
+    found = {"delta": record[key]} | {end: value for end, value in ends.items() if value is not None}
     verdict = ("lower" if record[key] < 0 else "higher") if record[f"{key}.p"] < ALPHA else "undecided"
     within = [value for name, value in record.items() if name.startswith(f"{key}.within.")]  # where there is a margin
     return {f"{record['name']}/{end}": value for end, value in (found | {"verdict": (*within, verdict)[0]}).items()}
@@ -147,7 +182,10 @@ def runs_online(address: str) -> list[dict[str, Any]]:
     """
     import wandb
 
-    entity, project, group = ["", "", *address.strip("/").split("/")][-3:]
+    parts = address.strip("/").split("/", 2)  # a group may have slashes in its name
+    if len(parts) < 3:
+        raise InputError(f"wandb://{address}: must be wandb://ENTITY/PROJECT/GROUP, but has a part less; add it")
+    entity, project, group = parts
     try:
         found = wandb.Api().runs(f"{entity}/{project}", filters={"$or": [{"group": group}, {"sweep": group}]})
         runs = [({"Name": run.name, "State": run.state}, _flat(run.config), _flat(run.summary)) for run in found]
@@ -273,14 +311,14 @@ def _open_run(folder: str, name: str, tags: list[str], config: dict[str, Any], j
         for source in sorted(Path(folder, "sources").rglob("*.py")):  # the sources of the trial's components
             run.save(source, base_path=folder, policy="now")
     if not is_report:
-        run.define_metric("step")
+        run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
         link_runs([Path(folder)], Path(folder).parents[1] / "sweeps" / config.get("sweep", "none") / "wandb")
     out = sys.stderr if is_report else sys.stdout  # where the command may print the table itself
     if mode == "offline":
-        runs = f"{quote(str(Path(folder).parents[1]))}/*/*" if is_report else quote(folder)  # also those of the trials
-        later = f"later: wandb sync {runs}/wandb/offline-run-*"
-        print(plain(f"W&B: offline ({reason}); {later}"), file=out, flush=True)
+        own = f"wandb sync {quote(folder)}/wandb/offline-run-*"
+        later = sync_command(Path(folder).parents[1]) if is_report else own
+        print(plain(f"W&B: offline ({reason}); later: {later}"), file=out, flush=True)
     elif is_report:
         print(f"W&B: {run.url}", file=out, flush=True)
     return run
@@ -291,8 +329,9 @@ def _options(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
     import wandb
 
     is_report, of_folder = job_type == "report", re.sub("[^A-Za-z0-9]", "-", Path(folder).name)
-    id_file = Path(folder, "wandb", "run-id")
-    id_file.parent.mkdir(exist_ok=True)
+    place = Path(folder, "report") if is_report else Path(folder)  # the sweep's own wandb/ has links to the trials
+    id_file = place / "wandb" / "run-id"
+    id_file.parent.mkdir(exist_ok=True, parents=True)
     if not is_report and not id_file.exists():
         row, _, seed = name.rpartition(" ")
         begins = re.sub("[^A-Za-z0-9_]+", "-", f"{row[:30]} {seed}").strip("-")
@@ -303,13 +342,13 @@ def _options(folder: str, name: str, tags: list[str], config: dict[str, Any], jo
         "name": name if is_report else os.environ.get("WANDB_NAME", name),
         "tags": [tag[:64] for tag in tags],
         "config": config,
-        "dir": folder,
+        "dir": str(place),
         "resume": "allow",
     }
     if is_report:
         options |= {"id": f"report-{of_folder[-100:]}", "resume": None}
     elif not os.environ.get("WANDB_SWEEP_ID"):
-        options["id"] = id_file.read_text()
+        options["id"] = read_text(id_file)
     # After finish_timeout W&B gives up, and keeps on disk what it has not sent.
     options["settings"] = wandb.Settings(
         console="off", silent=True, init_timeout=20, finish_timeout=SEND_S - END_S, program="-m transformer_pl.train"

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_pl.trials.records import ConvergenceRecord
-from transformer_pl.trials.trial import Trial
+from transformer_pl.trials.result import Result
 
 FITTED = 0.4  # the share of the steps, at their end, whose validations the line goes through
 FALLEN = 0.2  # the share of the steps, at their end, over which the fall is taken
@@ -84,9 +84,8 @@ def convergence(losses: Mapping[int, float], steps: int) -> Convergence | None:
     return Convergence(-slope * span, noise, len(late))
 
 
-def trial_convergence(trial: Trial) -> Convergence | None:
-    """How the training of a finished trial ended; None where it is not known."""
-    result = trial.result()
+def trial_convergence(result: Result | None) -> Convergence | None:
+    """How the training with this result ended; None where it is not known."""
     if not (result and result.convergence):
         return None
     return Convergence(**result.convergence, scored=result.scored_step / max(1, result.steps))

@@ -1,13 +1,11 @@
 """What a model costs before it is trained: parameters and floating-point operations."""
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from transformer_pl.config import Config, Optim, Sizes, sizes
-from transformer_pl.config.components import build, component_names, is_core
+from transformer_pl.config.components import component_names, is_core
 from transformer_pl.runtime.calls import call_in_child
 from transformer_pl.runtime.machine import peak_flops
 
@@ -19,6 +17,29 @@ class Cost(NamedTuple):
 
     params: int
     flops: float  # floating-point operations; a multiply-add counts as two
+
+
+class Sentences(NamedTuple):
+    """How many sentence pairs, and how many tokens their sources and their targets have."""
+
+    pairs: float
+    source: float
+    target: float
+
+
+class Computed(NamedTuple):
+    """What a training has computed, as it was counted."""
+
+    batches: Sentences  # that were trained on
+    with_gradient: Sentences  # of whole passes of the model with a gradient
+    without_gradient: Sentences
+    is_whole: bool  # whether there were no other calls of the model or of its parts
+
+    @property
+    def passes(self) -> float | None:
+        """How many passes with a gradient a batch costs, by target tokens; None where that is not known."""
+        passes = (self.with_gradient.target + self.without_gradient.target / 3) / max(1, self.batches.target)
+        return round(passes, 2) if self.is_whole else None
 
 
 def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
@@ -36,7 +57,8 @@ def forward_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
     papers = by_components.pop("", [])
     costs = {forward_pass: _cost_by_formula(*forward_pass) for forward_pass in papers}
     for names, others in by_components.items():
-        costs |= zip(others, call_in_child(names, _counted_costs, others), strict=True)
+        counts = call_in_child(names, _counted, "counted_costs", others)
+        costs |= {forward_pass: Cost(*count) for forward_pass, count in zip(others, counts, strict=True)}
     return [costs[forward_pass] for forward_pass in passes]
 
 
@@ -57,6 +79,32 @@ def training_costs(trainings: Sequence[tuple[Config, tuple[float, float]]]) -> l
     ]
 
 
+def trained_flops(
+    config: Config, lengths: tuple[float, float], steps: int, computed: Computed | None, usual: Sentences | None
+) -> float | None:
+    """The floating-point operations of a training that has ended.
+
+    lengths: the mean tokens per sentence of source and target. steps: that were trained. computed: what was counted;
+    None: one pass for each batch. usual: what as many batches of the core's hold; None: the row has the core's.
+
+    None where they are not known, because parts of the model were called beside whole passes.
+    """
+    [cost] = training_costs([(config, lengths)])
+    flops = cost.flops * steps / config.steps
+    if computed is None:
+        return flops
+    if not computed.is_whole:
+        return None
+    model, pair = sizes(config.model, config.data.vocab_size), tuple(max(1, round(length)) for length in lengths)
+    of_loss = 3 * steps * loss_flops(config.optim, model, 1, *pair) * config.data.batch_tokens / max(pair)
+    batches, with_gradient, without_gradient, _ = computed
+    kinds = [usual or batches, batches, with_gradient, without_gradient]
+    means = [(round(kind.source / max(1, kind.pairs)), round(kind.target / max(1, kind.pairs))) for kind in kinds]
+    costs = forward_costs([(model, 1, max(1, source), max(1, target)) for source, target in means])
+    unit, trained, of_passes, more = (kind.pairs * cost.flops for kind, cost in zip(kinds, costs, strict=True))
+    return (flops - of_loss) * (of_passes + more / 3) / unit + of_loss * trained / unit
+
+
 @cache
 def loss_flops(optim: Optim, *forward_pass: Any) -> float:
     """What a loss with weights of its own computes beside the model, forward. It is counted in a child process.
@@ -64,7 +112,8 @@ def loss_flops(optim: Optim, *forward_pass: Any) -> float:
     forward_pass: what `forward_costs` takes.
     """
     path = optim.loss.path
-    return 0.0 if is_core(path) else call_in_child(f"optim.loss = {path}", _counted_loss, optim, *forward_pass)
+    place = f"optim.loss = {path}"
+    return 0.0 if is_core(path) else call_in_child(place, _counted, "counted_loss", optim, *forward_pass)
 
 
 def share_of_peak(
@@ -95,86 +144,16 @@ def _cost_by_formula(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
 
     products = c.h * (c.d_k + c.d_v)  # the product of a query and a key, and that of its weight and a value
     encoder_layer = Ls * (attention + ffn) + Ls * Ls * products
-    decoder_layer = Lt * (attention + ffn) + Lt * Lt * products
+    read = Lt if c.N_encoder else Ls - 1 + Lt  # positions; a decoder alone reads the source, too, but for its EOS
+    decoder_layer = read * (attention + ffn) + read * read * products
     if cross:
         decoder_layer += Lt * query_output + Ls * keys_values + Lt * Ls * products
     layers = c.N_encoder * encoder_layer + c.N_decoder * decoder_layer
     return Cost(params, 2 * B * (layers + Lt * c.d_model * c.vocab_size))
 
 
-def _counted_costs(passes: Sequence[tuple[Sizes, int, int, int]]) -> list[Cost]:
-    return [_counted_cost(*forward_pass) for forward_pass in passes]
+def _counted(function: str, *arguments: Any) -> Any:
+    """What a function of `counted_flops.py` returns. It is called in a child process, as it imports torch."""
+    from transformer_pl.trials import counted_flops
 
-
-def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> Cost:
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from transformer_pl.model.dry_run import dry_run
-
-    def count(device: str) -> Cost:
-        ids: dict[str, Any] = {"dtype": torch.long, "device": device}
-        counter = FlopCounterMode(display=False)
-        with counter:
-            model = build(c.architecture, c).to(device)
-            model(torch.ones(B, Ls, **ids), torch.ones(B, Lt, **ids))
-        return Cost(sum(p.numel() for p in model.parameters()), counter.get_total_flops())
-
-    return _on_meta_tensors(count, dry_run(c))
-
-
-def _counted_loss(optim: Optim, c: Sizes, B: int, Ls: int, Lt: int) -> float:
-    """See `loss_flops`. Nothing is counted of a loss that cannot be computed alone, such as one with a teacher."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from transformer_pl.data.batches import Batch
-    from transformer_pl.model.loss import training_loss
-
-    @torch.no_grad()
-    def count(device: str) -> float:
-        model, loss = build(c.architecture, c).to(device), build(optim.loss, c, optim)
-        if not isinstance(loss, torch.nn.Module) or not list(loss.parameters()):
-            return 0.0
-        source, target = (torch.ones(B, L, dtype=torch.long, device=device) for L in (Ls, Lt))
-        calls: list[int] = []
-        with FlopCounterMode(display=False) as alone:
-            model(source, target)
-        model.register_forward_hook(lambda *_: calls.append(1))
-        with FlopCounterMode(display=False) as together:
-            training_loss(loss.to(device), model, Batch(source, target, target, B * Lt))
-        return together.get_total_flops() - max(1, len(calls)) * alone.get_total_flops()
-
-    with suppress(Exception):
-        return _on_meta_tensors(count, "cpu")
-    return 0.0
-
-
-def _on_meta_tensors(count: Callable[[str], Any], device: str) -> Any:
-    """What is counted on the meta device; on another one where a component reads values, which meta tensors lack."""
-    import torch
-
-    try:
-        with torch.device("meta"):
-            return count("meta")
-    except Exception:
-        with torch.random.fork_rng(devices=[]), _unfused():
-            return count(device)
-
-
-@contextmanager
-def _unfused() -> Iterator[None]:
-    """On a CPU, turn off the kernels whose operations torch does not count, and those that compute with zeros."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    from transformer_pl.model import kernels
-
-    small, kernels.SMALL = kernels.SMALL, 0
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that there is no Intel GPU
-            with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
-                yield
-    finally:
-        kernels.SMALL = small
+    return getattr(counted_flops, function)(*arguments)

@@ -18,14 +18,18 @@ from transformer_pl.config import (
     effective_sizes,
     without_section,
 )
+from transformer_pl.config.component_sources import Code
 from transformer_pl.config.components import before_options, with_components
 from transformer_pl.config.option_files import file_contents, missing_files
 from transformer_pl.runtime.digests import value_digest
+from transformer_pl.task import training_fingerprint
 
 # These keys of the trainer change a result. precision changes its numbers. So does val_every, because a validation
 # draws a number from the generator of a CPU's dropout, and decode.average averages over validations. val_sample
 # changes what is measured.
 RESULT_TRAINER_KEYS = ("trainer.precision", "trainer.val_every", "trainer.val_sample")
+# And these where a callback counts, whose hooks see parts of batches, processes and log lines.
+SEEN_BY_CALLBACKS = ("trainer.accumulate", "trainer.devices", "trainer.num_nodes", "trainer.log_every")
 CORE_REVISION = 5  # raised whenever the core's numerics change: older results are then no longer reused
 
 
@@ -57,15 +61,22 @@ def describe_difference(config: Config, base: Config) -> str:
             ours, theirs = identity_callbacks(config), identity_callbacks(base)
             if ours != theirs:
                 changes.append(f"callbacks={'+'.join(map(_short, ours)) or None}")
-        elif key in RESULT_TRAINER_KEYS or not (key == "seed" or key.startswith("trainer.")):
+        elif key != "seed" and _changes_results(key, config):
             is_class = key in (*COMPONENTS, "data.task")
-            changes.append(f"{without_section(key)}={str(value).rpartition('.')[2] if is_class else value}")
+            shown = str(value).rpartition(".")[2] if is_class else value
+            changes.append(f"{without_section(key)}={'+'.join(config.data.further) if key == 'data.sets' else shown}")
     return " ".join(changes) or "base"
 
 
 def identity_callbacks(config: Config) -> list[Callback]:
     """The callbacks that are part of the identity: all but those that only watch (in_identity: false)."""
     return [callback for callback in config.trainer.callbacks if callback.in_identity]
+
+
+def _changes_results(key: str, config: Config) -> bool:
+    """Whether a key changes results, other than by the callbacks that it names."""
+    counting = (*RESULT_TRAINER_KEYS, *(SEEN_BY_CALLBACKS if identity_callbacks(config) else ()))
+    return key in counting or not key.startswith("trainer.")
 
 
 def _short(callback: Callback) -> str:
@@ -88,10 +99,12 @@ class Identity:
 
     @cached_property
     def weights(self) -> str:
-        """The hash without the keys that only decoding reads, their options, and the code of their classes."""
-        inputs = {key: value for key, value in self.inputs.items() if _without_option(key) not in _DECODING_KEYS}
+        """The hash without what only evaluation reads: keys, their options, the code of their classes, the test set."""
+        inputs = {key: value for key, value in self.inputs.items() if _without_option(key) not in _OF_EVALUATION}
         if parts := inputs.get("parts"):
-            inputs["parts"] = {slot: code for slot, code in parts.items() if f"decode.{slot}" not in _DECODING_KEYS}
+            inputs["parts"] = {slot: code for slot, code in parts.items() if f"decode.{slot}" not in _OF_EVALUATION}
+        if data := inputs.get("data"):
+            inputs["data"] = training_fingerprint(data)
         return value_digest(inputs)
 
 
@@ -101,8 +114,9 @@ _CORPUS_KEYS = tuple(f"data.{key}" for key in CORPUS)
 _CORPUS_NAME_KEYS = ("data.path", "data.hub", "data.name")
 _HUB_KEYS = ("data.subset", "data.revision")  # None for a corpus that has none, such as a folder
 _PRODUCT_KEYS = (*(f"model.{k}" for k in (*SIZE_NAMES, *STACKS, "width", "depth")), "optim.max_steps", "optim.duration")
-_LEFT_OUT_KEYS = {*_CORPUS_KEYS, "data.name", "data.vocabulary_from", *_PRODUCT_KEYS}
-_DECODING_KEYS = ("decode.beam", "decode.alpha", "decode.extra", "decode.intervention")
+_LEFT_OUT_KEYS = {*_CORPUS_KEYS, "data.name", "data.sets", "data.vocabulary_from", *_PRODUCT_KEYS}
+_OF_WEIGHTS = ("decode.average", "decode.select")
+_OF_EVALUATION = ("data.test", "data.bleu", *(k for k in KEYS if k.startswith("decode.") and k not in _OF_WEIGHTS))
 
 
 def _without_option(key: str) -> str:
@@ -110,14 +124,14 @@ def _without_option(key: str) -> str:
     return ".".join(key.split(".")[:2])
 
 
-def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, str]) -> Identity:
+def identity(config: Config, fingerprint: Mapping[str, Any], component_sources: Mapping[str, Code]) -> Identity:
     """The identity of a trial. Equal identities give equal results and are trained once.
 
     Keys at their default are left out, so that results stay valid when a key is added. Sizes enter as effective sizes,
     and files that options name by their content.
 
     fingerprint: identifies the text.
-    component_sources: for each slot whose component is not the core's, a digest of its code.
+    component_sources: for each slot whose component is not the core's, digests of its code.
     """
     contents = {"data": dict(fingerprint), "parts": dict(component_sources)}
     return Identity(_inputs(with_components(config, _with_contents)) | contents)
@@ -133,9 +147,7 @@ def _inputs(config: Config) -> dict[str, Any]:
     inputs = {
         key: value
         for key, value in config.flat().items()
-        if value != KEYS.get(key, ...)
-        and key not in _LEFT_OUT_KEYS
-        and (key in RESULT_TRAINER_KEYS or not key.startswith("trainer."))
+        if value != KEYS.get(key, ...) and key not in _LEFT_OUT_KEYS and _changes_results(key, config)
     }
     if callbacks := identity_callbacks(config):
         inputs["trainer.callbacks"] = [callback.as_written for callback in callbacks]
@@ -160,7 +172,7 @@ def row_identity(config: Config) -> str:
     Files count by their paths, so that no class is imported, which a stranger's result may name.
     """
     inputs = _inputs(config.model_copy(update={"seed": 0}))
-    return value_digest(inputs | {key: getattr(config.data, key) for key in CORPUS})
+    return value_digest(inputs | {key: getattr(config.data, key) for key in (*CORPUS, "sets")})
 
 
 def same_row(config: Config, other: Config) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformer_pl.runtime.errors import shown, warn
-from transformer_pl.runtime.files import parse_json
+from transformer_pl.runtime.files import check_regular, parse_json
 from transformer_pl.trials.records import MetricsLine, null_as_infinite
 
 Kind = Literal["train", "validation", "final"]
@@ -40,6 +40,7 @@ def metrics_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     lines: list[tuple[bytes, dict[str, Any]]] = []
     damaged: list[str] = []
     try:
+        check_regular(path)
         with path.open("rb") as file:
             for number, text in enumerate(file, start=1):
                 try:

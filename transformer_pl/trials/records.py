@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
+from transformer_pl.config.component_sources import Code
+
 HUGE = 1e100  # all numbers are smaller, so that sums do not overflow; an infinite perplexity is stored as null
 OPEN = ConfigDict(strict=True, extra="allow")
 
@@ -47,28 +49,40 @@ class ConvergenceRecord(TypedDict):
 
 @with_config(OPEN)
 class Status(TypedDict):
-    """status.json, see `Trial.status`."""
+    """status.json, see `TrialFolder.status`."""
 
     state: Literal["running", "stopped", "failed", "diverged", "refused", "done", "pruned"]
     step: NotRequired[Natural]
     translated: NotRequired[str]
 
 
-@with_config(OPEN)
-class Decision(TypedDict):
-    """look_1.json and so on, in a sweep's folder: what was decided at a look."""
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class LooksPlan(TypedDict):
+    """In plan.json and in the file of each look: the looks at a sweep, as they were planned before the training."""
 
-    verdicts: dict[str, Literal["found", "within margin", "unlikely", "equal", "left out", "open"]]  # by row
-    p: dict[str, Amount | None]  # by row: corrected, at this look
-    results: list[Id]  # of the trials that it was decided by
+    looks: list[Natural]  # after how many seeds of each row
+    levels: list[Amount]
+    seeds: list[Natural]  # of base, in their order; a row has the first of them
+    rows: list[str]
+    metric: str
+    margin: Amount | None
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class LookRecord(TypedDict):
+    """look_1.json and so on, in a sweep's folder: what was decided of some rows."""
+
+    plan: LooksPlan
+    look: Natural  # from 1 on
+    results: dict[str, list[Id]]  # by row, of the trials that it was decided by
+    verdicts: dict[str, Literal["found", "within margin", "unlikely", "equal", "open"]]  # by row
 
 
 class ChecksRecord(TypedDict):
-    """In runs/checks: the fields of `Checks`."""
+    """In runs/checks: what a check without mistakes has seen, see `Checks`."""
 
     found: list[tuple[str, str, str, str, str, str]]  # the fields of `Found`
-    passes: Amount
-    mistakes: list[str]
+    passes: Amount | None
 
 
 @with_config(OPEN)
@@ -86,7 +100,7 @@ class Environment(TypedDict, total=False):
 class IdentityInputs(TypedDict):
     """identity.json: what an id is a hash of."""
 
-    parts: dict[str, str]
+    parts: dict[str, Code]
 
 
 @with_config(OPEN)
@@ -116,6 +130,7 @@ class SweepPlan(TypedDict, total=False):
     trials: list[PlannedRecord]
     notes: list[str]
     tested: Tested
+    looks: LooksPlan | None
     command: str
     comment: str  # of the sweep file
     differs: str

@@ -1,13 +1,12 @@
-"""The result of a trial: `result.json`, which only this module writes and reads."""
+"""The result of a trial, which `result.json` holds."""
 
 import math
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
 
-from transformer_pl.runtime.files import read_json, write_json
 from transformer_pl.trials.records import HUGE, Amount, ConvergenceRecord, Id, Natural, finite_or_none
 
 FILE = "result.json"
@@ -27,6 +26,13 @@ Metric = Annotated[
 ]
 
 
+class Checked(NamedTuple):
+    """What the checks before a training have found of the parts of its model, which its result states."""
+
+    exempt: Mapping[str, dict[str, str]] = MappingProxyType({})  # by a component's path: what it breaks, and why
+    passes: float | None = 1.0  # that a batch costs: an optimizer may need two for a step; None: not known beforehand
+
+
 class Result(BaseModel):
     """The result of a finished trial. Keys that it does not name are kept."""
 
@@ -34,7 +40,7 @@ class Result(BaseModel):
 
     version: str = ""  # the version of the project
     id: Id
-    weights_id: Id  # shared by trials that differ in decoding alone
+    weights_id: Id  # shared by trials that differ in evaluation alone, as ids were made when it finished
     weights_of: Id | None = None  # the trial that has trained the weights; None: this one
     name: str  # row and seed: `h=4 s1`
     tags: list[str] = []
@@ -48,7 +54,10 @@ class Result(BaseModel):
     steps: Natural
     best_step: Natural | None = None  # whose weights are scored, by decode.select; None: the last one's
     stopped_early: bool = False
-    flops: Amount
+    flops: Amount | None  # None: not known
+    flops_before: Amount | None = 0.0  # of the trainings that its start has had; None: not known
+    steps_before: Natural = 0  # of `steps`, those of its start, from whose last state it went on
+    starts: list[Id] = []  # the ids of the weights that it began with, and before that its start, and so on
     tokens_per_s: Amount | None  # target tokens that were trained on
     of_peak: Amount | None = None  # the speed as a share of the peak of its GPUs; None: not known
     wall_s: Amount
@@ -82,16 +91,6 @@ class Result(BaseModel):
     def main_score(self) -> float:
         """The value of `main_metric`."""
         return self.metrics[self.main_metric]
-
-
-def read_result(folder: Path) -> Result | None:
-    """The result of the trial in a folder; None where it is not finished, or, with a warning, cannot be read."""
-    return read_json(folder / FILE, Result) or None
-
-
-def write_result(result: Result, folder: Path) -> None:
-    """Write a result, atomically."""
-    write_json(folder / FILE, result.model_dump())
 
 
 def exemptions(results: Iterable[Result]) -> list[str]:

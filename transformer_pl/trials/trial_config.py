@@ -8,6 +8,7 @@ from transformer_pl.config.levels import Level, resolve
 from transformer_pl.data.tokenizer import tokenizer_settings
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.task import check_task
+from transformer_pl.tasks.translation import tokeniser
 from transformer_pl.trials.flops import ASSUMED_LENGTH, forward_costs, loss_flops
 
 
@@ -22,9 +23,12 @@ def trial_config(levels: Iterable[Level]) -> Config:
     return as_trained(config)
 
 
-def mistakes_of_parts(config: Config) -> list[str]:
-    """The mistakes of the components and the task: their import, their signature, their options."""
-    mistakes = check_components(config)
+def mistakes_of_parts(config: Config, whole: bool = True) -> list[str]:
+    """The mistakes of the components and the task: their import, their signature, their options.
+
+    whole: whether options without a default must be given.
+    """
+    mistakes = check_components(config, whole)
     for check in (lambda: check_task(config), lambda: tokenizer_settings(config.data)):
         try:
             check()
@@ -36,20 +40,22 @@ def mistakes_of_parts(config: Config) -> list[str]:
 def as_trained(config: Config) -> Config:
     """A config without mistakes as it is trained: its steps matched to the budget.
 
-    Options of components that have their defaults are left out, as they make no other trial.
+    Options of components that have their defaults are left out, as they make no other trial, and so is the tokeniser
+    that the target language has by itself.
     """
-    return match_flops(without_defaults(config))
+    plain = config.with_values({"data.bleu": None})
+    return match_flops(without_defaults(plain if config.data.bleu == tokeniser(plain.data) else config))
 
 
-def check_match(passes: Iterable[tuple[str, float]]) -> None:
+def check_match(passes: Iterable[tuple[str, float | None]]) -> None:
     """Raise an InputError for rows whose FLOPs optim.match=flops cannot match, as it counts one pass for each batch.
 
-    passes: the name of each row, and how many passes it computes for each batch.
+    passes: the name of each row, and how many passes it computes for each of the core's batches; None: not known.
     """
-    rule = "must compute one pass of the model for each batch with optim.match=flops, which counts no more"
-    wrong = [f"row `{name}`: {rule}, but computes {many:g}; leave it out" for name, many in passes if many != 1]
-    if wrong:
-        raise InputError(*wrong)
+    rule = "must compute one pass of the model for each of the core's batches with optim.match=flops, as it counts one"
+    found = {name: "how many is not known" if n is None else f"computes {n:g}" for name, n in passes if n != 1}
+    if found:
+        raise InputError(*(f"row `{name}`: {rule}, but {what}; leave it out" for name, what in found.items()))
 
 
 def match_flops(config: Config) -> Config:
@@ -69,5 +75,4 @@ def match_flops(config: Config) -> Config:
     base_cost, cost = forward_costs(passes)
     flops = cost.flops + loss_flops(config.optim, *passes[1])
     steps = max(1, round(config.optim.max_steps * base_cost.flops / flops))
-    matched = {"match": "steps", "duration": 1.0, "max_steps": steps}
-    return config.model_copy(update={"optim": config.optim.model_copy(update=matched)})
+    return config.with_values({"optim.match": "steps", "optim.duration": 1.0, "optim.max_steps": steps})
