@@ -1,5 +1,9 @@
 """The grammar that made transformer_pl/data/synthetic.tsv.gz:  python tests/benchmarks/synthetic_corpus.py
 
+    python tests/benchmarks/synthetic_corpus.py SEED FOLDER
+
+draws another training text of the same size, beside the validation and test sets of the file, for `data.path=FOLDER`.
+
 A synchronous grammar builds both sides of a sentence at once. It covers agreement of determiner, adjective and noun in
 gender, number and case; subject-verb agreement; government by verbs and prepositions; present, perfect and modals;
 verb-second with inversion, verb-final subordinate clauses, questions; separable verbs that an English particle selects;
@@ -13,13 +17,14 @@ The words are those of lexicon.yaml. English is written as trees, in the bracket
 
 import gzip
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from transformer_pl.data.synthetic import FILE, LARGE, SIZES, WORD, sentence
+from transformer_pl.data.synthetic import FILE, LARGE, SIZES, WORD, pairs, sentence
 from transformer_pl.runtime.files import read_yaml
 
 SEED = 1706
@@ -300,13 +305,13 @@ def tree_and_german(rng: Random) -> tuple[str, str]:
     return english.replace(" )", ")"), german[0].upper() + german[1:] + mark
 
 
-def drawn(count: int) -> list[tuple[str, str, str]]:
+def drawn(count: int, seed: int = SEED, without: Sequence[tuple[str, str]] = ()) -> list[tuple[str, str, str]]:
     """So many pairs as (English, German, tree), the same on every platform, in an order that splits can be cut from.
 
-    No sentence occurs twice on either side.
+    No sentence occurs twice on either side, or is one of the pairs `without`.
     """
-    rng, found = Random(SEED), list[tuple[str, str, str]]()
-    sources, targets = set[str](), set[str]()
+    rng, found = Random(seed), list[tuple[str, str, str]]()
+    sources, targets = {english for english, _ in without}, {german for _, german in without}
     while len(found) < count:
         tree, german = tree_and_german(rng)
         english = sentence(tree)
@@ -325,5 +330,18 @@ def corpus() -> bytes:
     return "".join(lines).encode()
 
 
+def write_text(seed: int, folder: Path) -> None:
+    """Write a folder of text: as many other training pairs as the corpus has, and its validation and test sets."""
+    splits = {split: pairs(split) for split in ("val", "test")}
+    splits["train"] = [pair[:2] for pair in drawn(SIZES["train"], seed, splits["val"] + splits["test"])]
+    folder.mkdir(parents=True)
+    for split, lines in splits.items():
+        for language, sentences in zip(("en", "de"), zip(*lines, strict=True), strict=True):
+            (folder / f"{split}.{language}").write_text("".join(f"{sentence}\n" for sentence in sentences))
+
+
 if __name__ == "__main__":
-    FILE.write_bytes(gzip.compress(corpus(), mtime=0))
+    if sys.argv[1:]:
+        write_text(int(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        FILE.write_bytes(gzip.compress(corpus(), mtime=0))
