@@ -48,7 +48,7 @@ RESULTS = ROOT / "sweeps" / "results"
 COLUMNS = ("row", "PPL", "PPL / base", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p", "seeds", "step")
 PICTURE = re.compile(r"^    python -m transformer_pl.(?:sweep|report) (.*)$|^!\[.*\]\((figures/.*)\)$", re.MULTILINE)
 PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
-FILES = ("env.json", "identity.json", "result.json", "scores.val.jsonl", "status.json")
+FILES = ("env.json", "identity.json", "result.json", "scores.*.jsonl", "status.json")
 
 
 def add_trials(scale: str, runs: Path, trials: Path) -> int:
@@ -58,14 +58,15 @@ def add_trials(scale: str, runs: Path, trials: Path) -> int:
         target = trials / result.parent.name
         if json.loads(result.read_text())["scale"] == scale and not target.exists():
             target.mkdir(parents=True)
-            for name in FILES:
-                (target / name).write_text(without_paths((result.parent / name).read_text()).replace("-dirty", ""))
+            for file in (file for pattern in FILES for file in result.parent.glob(pattern)):
+                (target / file.name).write_text(without_paths(file.read_text()).replace("-dirty", ""))
             added += 1
     return added
 
 
 def without_paths(text: str) -> str:
-    return re.sub(r'(--runs[= ])[^" ]+', r"\1runs", text)
+    """Of the runs folder only `runs` is left, and of a folder with text its name."""
+    return re.sub(r'("data\.path": "|data\.path=)[^" ]*/', r"\1", re.sub(r'(--runs[= ])[^" ]+', r"\1runs", text))
 
 
 def add_looks(runs: Path, sweeps: Path) -> None:

@@ -343,11 +343,11 @@ def test_a_variant_of_a_search_begins_with_a_trial(grid, tmp_path):
     trunk = planned(file := grid(["base"], seeds=(1,)))["base", 1]
     sweep(file)
     content = yaml.safe_load(file.read_text())
-    content |= {"name": "try", "method": "random", "run_cap": 2, "metric": {"name": "val/loss", "goal": "minimize"}}
+    content |= {"name": "try", "method": "random", "run_cap": 4, "metric": {"name": "val/loss", "goal": "minimize"}}
     content["parameters"]["seed"] = {"value": 2}
     for start, code in ((trunk.id, 0), ("base", 2)):
         content["parameters"]["variant"] = {"values": ["base", f"model.start={start}"]}
         (tmp_path / "try.yaml").write_text(yaml.safe_dump(content))
-        sweep(tmp_path / "try.yaml", code=code)
+        sweep(tmp_path / "try.yaml", "--sampler", "random", "seed=1", "--parallel", "1", code=code)
         results = [TrialFolder(path.parent).result() for path in times(tmp_path / "runs")]
         assert {tuple(result.starts) for result in results} >= {(), (trunk.folder.weights_id,)}
