@@ -1,12 +1,16 @@
-"""Do the rows of a sweep file come out alike in several sets of trainings, with other seeds or other texts?
+"""Do the rows of a sweep file come out alike in several sets of trainings, with other seeds, texts or scales?
 
     python tests/benchmarks/replication.py sweeps/table3_without_big.yaml demo demo-looks
-    python tests/benchmarks/replication.py sweeps/training_texts.yaml text1 text2 text3 --metric val/loss
+    python tests/benchmarks/replication.py sweeps/training_texts.yaml draw1 draw2 draw3 --metric val/loss
+    python tests/benchmarks/replication.py sweeps/table3_without_big.yaml demo captions@captions multi30k@multi30k
 
-A set is the name of an archive in sweeps/results, or a runs folder. Of all rows that every set has trained are printed
-the differences of means from base, by set. A two-way analysis of variance of the scores follows (statsmodels, sums of
-squares of type 2). "set" is what a set adds to all rows alike, "row x set" what it adds to some. Each has an F test
-against seeds, and the standard deviation that it stands for, in units of the metric.
+A set is the name of an archive in sweeps/results, or a runs folder, with @ and the scale where it is not demo. Of the
+rows that every set has trained are printed the differences of means from base, by set, and their rank correlations with
+those of the first set: of all rows, and of those that lie less than --small from base there.
+
+For sets of one scale a two-way analysis of variance of the scores follows (statsmodels, sums of squares of type 2).
+"set" is what a set adds to all rows alike, "row x set" what it adds to some. Each has an F test against seeds, and the
+standard deviation that it stands for, in units of the metric.
 """
 
 import argparse
@@ -15,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import pandas
+from scipy.stats import spearmanr
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
@@ -41,11 +46,12 @@ def identity(config: Config) -> str:
     return row_identity(config.with_values(TEXTS))
 
 
-def observations(file: Path, scale: str, sets: list[str], metric: str) -> pandas.DataFrame:
+def observations(file: Path, sets: list[str], metric: str) -> pandas.DataFrame:
     """A line for each trial of the rows that all sets have: row, set, score."""
-    rows = {identity(row.configs[0]): row.name for row in read_sweep(file, scale).rows}
     found = []
-    for name in sets:
+    for words in sets:
+        name, _, scale = words.partition("@")
+        rows = {identity(row.configs[0]): row.name for row in read_sweep(file, scale or "demo").rows}
         with tempfile.TemporaryDirectory() as unpacked:
             if (archive := RESULTS / f"{name}.tar.xz").exists():
                 with tarfile.open(archive) as files:
@@ -57,31 +63,44 @@ def observations(file: Path, scale: str, sets: list[str], metric: str) -> pandas
     return table[table["row"].map(shared)]
 
 
+def print_differences(table: pandas.DataFrame, small: float) -> None:
+    means = table.groupby(["row", "set"], sort=False)["score"].mean().unstack(sort=False)
+    print("|row|" + "|".join(f"Δ {name}" for name in means) + "|\n|:-|" + "-:|" * len(means.columns))
+    print(f"|base|{'|'.join(f'{mean:.3f}' for mean in means.loc['base'])}|")
+    differences = (means - means.loc["base"]).drop("base")
+    for row, cells in differences.iterrows():
+        print(f"|{row}|{'|'.join(f'{difference:+.3f}' for difference in cells)}|")
+    first, *others = differences
+    near = differences[differences[first].abs() < small]
+    for name in others:
+        print(f"\nrank correlation of {first} and {name}: {spearmanr(differences[first], differences[name])[0]:+.2f}")
+        print(f"of the {len(near)} rows less than {small:g} from base: {spearmanr(near[first], near[name])[0]:+.2f}")
+
+
+def print_variances(table: pandas.DataFrame) -> None:
+    counts = table.groupby(["row", "set"])["score"].count()
+    tests = anova_lm(ols("score ~ C(row) * C(set)", table).fit(), typ=2)
+    seeds, freedom = tests.loc["Residual", "sum_sq"] / tests.loc["Residual", "df"], tests.loc["Residual", "df"]
+    each = len(counts) / (1 / counts).sum()  # trials of a row in a set: the harmonic mean
+    print(f"\nseeds: standard deviation {seeds**0.5:.3g} ({freedom:.0f} degrees of freedom)")
+    for name, term, trials in (("set", "C(set)", each * table["row"].nunique()), ("row x set", "C(row):C(set)", each)):
+        found = tests.loc[term]
+        spread = (max(0.0, found["sum_sq"] / found["df"] - seeds) / trials) ** 0.5
+        tested = f"F {found['F']:.2f}, p {found['PR(>F)']:.3f}, chi² {found['sum_sq'] / seeds:.1f} of {found['df']:.0f}"
+        print(f"{name}: standard deviation {spread:.3g} ({tested})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="the sweep file that names the rows; the first is base")
-    parser.add_argument("sets", nargs="+", help="names of archives, or runs folders")
+    parser.add_argument("sets", nargs="+", metavar="SET[@SCALE]", help="names of archives, or runs folders")
     parser.add_argument("--metric", default="val/bleu")
-    parser.add_argument("--scale", default="demo")
+    parser.add_argument("--small", type=float, default=2.0)
     options = parser.parse_args()
-    table = observations(options.file, options.scale, options.sets, options.metric)
-    means = table.groupby(["row", "set"], sort=False)["score"].mean().unstack()
-    counts = table.groupby(["row", "set"], sort=False)["score"].count()
-    print("|row|" + "|".join(f"Δ {name}" for name in means) + "|\n|:-|" + "-:|" * len(means.columns))
-    print(f"|base|{'|'.join(f'{mean:.3f}' for mean in means.loc['base'])}|")
-    for row, differences in (means - means.loc["base"]).drop("base").iterrows():
-        print(f"|{row}|{'|'.join(f'{difference:+.3f}' for difference in differences)}|")
-    tests = anova_lm(ols("score ~ C(row) * C(set)", table).fit(), typ=2)
-    seeds = tests.loc["Residual", "sum_sq"] / tests.loc["Residual", "df"]
-    each = len(counts) / (1 / counts).sum()  # trials of a row in a set: the harmonic mean
-    print(f"\nseeds: standard deviation {seeds**0.5:.3g} ({tests.loc['Residual', 'df']:.0f} degrees of freedom)")
-    for name, term, trials in (("set", "C(set)", each * len(means)), ("row x set", "C(row):C(set)", each)):
-        found = tests.loc[term]
-        more = found["sum_sq"] / found["df"] - seeds
-        spread = (max(0.0, more) / trials) ** 0.5
-        chi2 = found["sum_sq"] / seeds
-        tested = f"F {found['F']:.2f}, p {found['PR(>F)']:.3f}, chi² {chi2:.1f} of {found['df']:.0f}"
-        print(f"{name}: standard deviation {spread:.3g} ({tested})")
+    table = observations(options.file, options.sets, options.metric)
+    print_differences(table, options.small)
+    if len({words.partition("@")[2] for words in options.sets}) == 1:
+        print_variances(table)
 
 
 if __name__ == "__main__":

@@ -496,6 +496,18 @@ def test_false_positive_rate_and_coverage_are_nominal(seeds, spread):
     assert 0.93 <= covered / trials <= 0.97
 
 
+@pytest.mark.parametrize("unit", [1e-100, 1e100])
+def test_no_unit_is_too_small_or_too_large(unit):
+    """As BLEU is after a few steps."""
+    rng = np.random.default_rng(7)
+    pseudo = rng.normal(30, 1, (2, 3, 40))
+    rows = [Sample(row.mean(1), row) for row in pseudo]
+    in_unit = [Sample(row.scores * unit, row.pseudo * unit) for row in rows]
+    expected, found = difference(*rows), difference(*in_unit)
+    assert found.degrees_of_freedom == pytest.approx(expected.degrees_of_freedom)
+    assert found.value == pytest.approx(expected.value * unit)
+
+
 def test_no_spread_and_one_sentence_are_no_errors():
     """Warnings are errors here. Where nothing varies, nothing is known of chance; nor is it by one sentence."""
     constant, other = np.full((2, 4, 12), 3.0), np.full((2, 4, 12), 3.0)

@@ -223,8 +223,10 @@ def _combine(row: Sample, base: Sample | None, prior: Prior | None) -> Estimate:
     if prior:
         return Estimate(value, parts, by_sentences)
     variance = sum(part.variance for part in parts) + by_sentences
-    squares = sum(part.variance**2 / part.freedom for part in parts) + by_sentences**2 / (n - 1)
-    return Estimate(value, parts, by_sentences, variance**2 / squares if variance else math.inf)
+    if not variance:
+        return Estimate(value, parts, by_sentences, math.inf)
+    shares = [(part.variance / variance, part.freedom) for part in parts] + [(by_sentences / variance, n - 1)]
+    return Estimate(value, parts, by_sentences, 1 / sum(share**2 / freedom for share, freedom in shares))
 
 
 def _variance_of_mean(row: Sample, prior: Prior | None) -> SeedVariance:
