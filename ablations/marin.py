@@ -5,7 +5,7 @@ from ablations.gated_attention import GatedAttention
 from ablations.grouped_query_attention import GroupedQueryAttention
 from ablations.half_rotary_attention import HalfRotaryAttention
 from ablations.rotary_attention import RotaryAttention
-from ablations.short_convolution import ShortConvolution
+from ablations.short_convolution import ShortConvolutionSelfAttention
 from transformer_pl.config import Sizes
 from transformer_pl.model import MultiHeadSelfAttention, linear
 
@@ -26,7 +26,7 @@ class GatedGroupedSelfAttention(GroupedQueryAttention, GatedAttention, MultiHead
         self.W_G = linear(config.d_model, config.h)
 
 
-class ConvolvedSelfAttention(ShortConvolution, GatedGroupedSelfAttention):
+class ConvolvedSelfAttention(ShortConvolutionSelfAttention, GatedGroupedSelfAttention):
     """Two groups of heads, a gate for each head, and short convolutions of keys and values."""
 
     def __init__(self, config: Sizes, site: str):

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_pl.config import Count, Sizes
-from transformer_pl.model import Cache, Mask, MultiHeadAttention, MultiHeadSelfAttention
+from transformer_pl.model import Cache, Mask, MultiHeadSelfAttention
 
 
-class ShortConvolution(MultiHeadAttention):
+class ShortConvolutionSelfAttention(MultiHeadSelfAttention):
     """Keys and values after a depthwise convolution over `kernel` positions: centred in the encoder, else causal.
 
     `keys_values` and `attend` take x with the positions around it that the kernel needs. Padding counts as zeros.
@@ -42,10 +42,6 @@ class ShortConvolution(MultiHeadAttention):
 
     def attend(self, x: Tensor, K: Tensor, V: Tensor, mask: Mask, start: int = 0) -> Tensor:
         return super().attend(x[:, self.before : x.shape[1] - self.after], K, V, mask, start)
-
-
-class ShortConvolutionSelfAttention(ShortConvolution, MultiHeadSelfAttention):
-    """In place of `model.self_attention`."""
 
 
 def convolved(x: Tensor, weight: Tensor) -> Tensor:
