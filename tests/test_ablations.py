@@ -20,17 +20,23 @@ from ablations.bilinear_ffn import BilinearFeedForward
 from ablations.capped_logits import CappedLogits
 from ablations.convolutional_layer import ConvolutionalLayer
 from ablations.deep_norm import DeepNormResidual
+from ablations.exclusive_attention import ExclusiveAttention
 from ablations.gated_attention import GatedCrossAttention, GatedSelfAttention
 from ablations.gated_ffn import GatedFeedForward
+from ablations.gated_norm import GatedNormResidual
 from ablations.grouped_query_attention import GroupedQueryCrossAttention, PooledHeads
+from ablations.half_rotary_attention import HalfRotaryAttention
 from ablations.hyper_connections import HyperConnections
 from ablations.int8_weights import Int8Weights
 from ablations.joint_initialisation import JointInitialisation
+from ablations.latent_attention import LatentCrossAttention, LatentSelfAttention
+from ablations.latent_experts import LatentExperts
 from ablations.layer_scale import LayerScale
 from ablations.learned_position import LearnedPosition, ScaledLearnedPosition
 from ablations.linear_attention import LinearAttention
 from ablations.local_attention import LocalAttention
 from ablations.low_rank_adaptation import LowRankCrossAttention, LowRankSelfAttention
+from ablations.marin import ConvolvedSelfAttention, ExclusiveHalfRotaryAttention, GatedGroupedSelfAttention
 from ablations.norm_epsilon import NormEpsilon
 from ablations.pre_norm import PreNormResidual
 from ablations.pre_rms_norm import PreRMSNormResidual
@@ -44,6 +50,7 @@ from ablations.rms_rezero import RMSReZero
 from ablations.rotary_attention import RotaryAttention
 from ablations.sandwich_norm import SandwichNormResidual
 from ablations.segment_memory import TransformerXLAttention
+from ablations.short_convolution import ShortConvolutionSelfAttention
 from ablations.sigmoid_attention import SigmoidAttention
 from ablations.sines_then_cosines import SinesThenCosines
 from ablations.sparse_attention import SparseAttention
@@ -57,7 +64,14 @@ from ablations.zero_first_input import ZeroFirstInput
 from transformer_pl.config import Site
 from transformer_pl.config.components import build
 from transformer_pl.data.tokenizer import BOS
-from transformer_pl.model import CrossAttention, Mask, ScaledDotProductAttention, SharedEmbedding, Transformer
+from transformer_pl.model import (
+    CrossAttention,
+    Mask,
+    MultiHeadSelfAttention,
+    ScaledDotProductAttention,
+    SharedEmbedding,
+    Transformer,
+)
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.train.start import freeze
 
@@ -90,6 +104,16 @@ def rotary(q, k, i, j, part, head):
         for m in range(D_K // 2)
     )  # fmt: skip
     return (total + q[-1] * k[-1]) / math.sqrt(D_K)  # of an odd d_k the last is alone
+
+
+def half_rotary(q, k, i, j, part, head):
+    """The first half alone is turned by the distance."""
+    turned = sum(
+        (complex(*q[2 * m : 2 * m + 2]) * complex(*k[2 * m : 2 * m + 2]).conjugate()
+         * cmath.exp(1j * (i - j) * 10000 ** (-2 * m / (D_K // 2)))).real
+        for m in range(D_K // 4)
+    )  # fmt: skip
+    return (turned + q[D_K // 4 * 2 :] @ k[D_K // 4 * 2 :]) / math.sqrt(D_K)
 
 
 def relative(q, k, i, j, part, head):
@@ -138,6 +162,7 @@ ATTENTIONS = {
     UnscaledAttention: (unscaled, {}),
     AttentionBiases: (biased, {}),
     RotaryAttention: (rotary, {}),
+    HalfRotaryAttention: (half_rotary, {}),
     RelativeAttention: (relative, {"most": 2}),
     LinearAttention: (kernel, {}),
     LocalAttention: (dot, {"window": 3}),
@@ -170,6 +195,14 @@ def test_attention_is_its_equation(kind, site, start):
             np.zeros(D_V),
         )
         np.testing.assert_allclose(found[b, head, row], expected, atol=1e-5)
+
+
+def test_half_rotary_attention_is_rotary_where_the_other_half_is_zero():
+    torch.manual_seed(1)
+    Q, K = torch.randn(2, H, 6, 8), torch.randn(2, H, 6, 8)
+    half, whole = HalfRotaryAttention(CONFIG, "decoder"), RotaryAttention(CONFIG, "decoder")
+    found = half.weights(F.pad(Q, (0, 8)), F.pad(K, (0, 8)), Mask(causal=True))
+    torch.testing.assert_close(found, whole.weights(Q * 0.5**0.5, K, Mask(causal=True)), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("length", "g"), [(2, 1.0), (4, math.log2(12))])
@@ -266,6 +299,11 @@ def adapter(y, part):
     return y + GELU(y @ part.W_down.T + part.b_down) @ part.W_up.T + part.b_up
 
 
+def gated_norm(x, norm):
+    n = rms_norm(x, norm.norm)
+    return n / (1 + (-SILU(n @ norm.W_down.weight.T) @ norm.W_up.weight.T).exp())
+
+
 RESIDUALS = {  # what each makes of x and a sub-layer f
     # Wang et al. 2019, equation (2)
     PreNormResidual: lambda part, x, f: x + f(layer_norm(x, part.norm)),
@@ -274,13 +312,20 @@ RESIDUALS = {  # what each makes of x and a sub-layer f
     # Zhang and Sennrich 2019, equation (4): the mean stays
     RMSNormResidual: lambda part, x, f: rms_norm(x + f(x), part.norm),
     PreRMSNormResidual: lambda part, x, f: x + f(rms_norm(x, part.norm)),
+    # Qiu et al. 2026: a gate of low rank after the norm
+    GatedNormResidual: lambda part, x, f: x + f(gated_norm(x, part.norm)),
     RMSReZero: lambda part, x, f: x + part.alpha * f(rms_norm(x, part.norm)),
     # Touvron et al. 2021, equation (4)
     LayerScale: lambda part, x, f: x + f(layer_norm(x, part.norm)) @ torch.diag(part.factors),
     # Houlsby et al. 2019, Section 2.1: before the output of the sub-layer is added
     AdapterResidual: lambda part, x, f: layer_norm(x + adapter(f(x), part), part.norm),
 }
-FINAL = {PreNormResidual: layer_norm, PreRMSNormResidual: rms_norm, RMSReZero: rms_norm}
+FINAL = {
+    PreNormResidual: layer_norm,
+    PreRMSNormResidual: rms_norm,
+    RMSReZero: rms_norm,
+    GatedNormResidual: gated_norm,
+}
 
 
 @pytest.mark.parametrize("kind", RESIDUALS, ids=lambda kind: kind.__name__)
@@ -292,7 +337,8 @@ def test_a_residual_connection_is_its_equation(kind):
         nn.init.normal_(parameter, 0.5)
     torch.testing.assert_close(part(x, lambda y: y.square() + 1), RESIDUALS[kind](part, x, lambda y: y.square() + 1))
     if kind in FINAL:
-        torch.testing.assert_close(part.final_norm()(x), FINAL[kind](x, part.final_norm()))
+        norm = part.final_norm()
+        torch.testing.assert_close(norm(x), FINAL[kind](x, norm))
 
 
 def test_a_learned_position_is_a_vector_added():
@@ -824,6 +870,102 @@ def test_gates_of_the_input_multiply_the_heads(kind, headwise):
         gate = 1 / (1 + (-x @ part.W_G.weight[i * width : (i + 1) * width].T).exp())
         expected = expected + (gate * outputs[:, i]) @ part.W_O.weight[:, i * D_V : (i + 1) * D_V].T
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("site", "start"), [("encoder", 0), ("decoder", 0), ("decoder", 4), ("cross", 0)])
+@pytest.mark.parametrize(("kind", "base"), [
+    (ExclusiveAttention, ScaledDotProductAttention),
+    (ExclusiveHalfRotaryAttention, HalfRotaryAttention),
+])  # fmt: skip
+def test_exclusive_attention_is_orthogonal_to_its_own_value(kind, base, site, start):
+    """Zhai 2026: what is left away is a multiple of that value. The attention to the encoder stays as it is."""
+    torch.manual_seed(1)
+    Q, K, V = torch.randn(2, H, 6 - start, D_K), torch.randn(2, H, 6, D_K), torch.randn(2, H, 6, D_V)
+    keys = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    arguments = Q, K, V, Mask(keys, causal=site == "decoder"), start
+    y, z, own = base(CONFIG, site)(*arguments), kind(CONFIG, site)(*arguments), V[:, :, start:]
+    if site == "cross":
+        assert torch.equal(z, y)
+        return
+    for b, head, row in np.ndindex(2, H, 6 - start):
+        z_i, v_i, left = z[b, head, row], own[b, head, row], (y - z)[b, head, row]
+        assert abs(z_i @ v_i) < 1e-5 < v_i.norm()
+        torch.testing.assert_close(left, left @ v_i / (v_i @ v_i) * v_i, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "site", "base"), [
+    (LatentSelfAttention, "encoder", MultiHeadSelfAttention),
+    (LatentCrossAttention, "cross", CrossAttention),
+])  # fmt: skip
+def test_latent_attention_is_multi_head_attention_with_factored_projections(kind, site, base):
+    """DeepSeek-AI 2024, equations (9) to (11). What is kept of each position are its latents alone."""
+    torch.manual_seed(1)
+    part, paper = kind(CONFIG, site, rank=3), base(CONFIG, site)
+    x, memory = torch.randn(2, 4, CONFIG.d_model), torch.randn(2, 5, CONFIG.d_model)
+    with torch.no_grad():
+        for W in ("W_K", "W_V"):
+            getattr(paper, W).weight.copy_(getattr(part, W).weight @ part.W_D.weight)
+    for W in ("W_Q", "W_O"):
+        setattr(paper, W, getattr(part, W))
+    mask, cache = Mask(torch.tensor([[True] * 5, [True] * 3 + [False] * 2])), {}
+    if site == "cross":
+        (kept,) = part.keys_values(memory)
+        found, expected = part(x, (kept,), mask), paper(x, paper.keys_values(memory), mask)
+    else:
+        found, expected = part(memory, mask, 0, cache), paper(memory, mask)
+        (kept,) = cache.values()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    assert kept.shape == (2, 5, 3)
+
+
+@pytest.mark.parametrize(("site", "before"), [("encoder", 2), ("decoder", 3)])
+@pytest.mark.parametrize("kind", [ShortConvolutionSelfAttention, ConvolvedSelfAttention])
+def test_keys_and_values_are_convolved_as_by_torch(kind, site, before):
+    """So et al. 2021: each number by itself. At first they are the paper's, or those of the two groups."""
+    torch.manual_seed(1)
+    config = small_models.small({"model.h": 4, "model.d_k": 7, "model.d_v": 5})
+    part, x = kind(config, site), torch.randn(2, 6, config.d_model)
+    around = F.pad(x, (0, 0, before, 3 - before))
+    for found, W in zip(part.keys_values(around), (part.W_K, part.W_V), strict=True):
+        torch.testing.assert_close(found.transpose(1, 2).flatten(2), W(x))
+    for weight in (part.C_K, part.C_V):
+        nn.init.normal_(weight)
+    for found, W, C in zip(part.keys_values(around), (part.W_K, part.W_V), (part.C_K, part.C_V), strict=True):
+        channels = W.out_features
+        expected = F.conv1d(W(around).mT, C.reshape(channels, 1, 4), groups=channels).mT
+        torch.testing.assert_close(found.transpose(1, 2).flatten(2), expected, atol=1e-5, rtol=1e-4)
+    K, V = part.keys_values(around)
+    mask, outer = Mask(causal=site == "decoder"), super(ShortConvolutionSelfAttention, part)
+    torch.testing.assert_close(part(x, mask), outer.attend(x, K, V, mask))
+
+
+def test_the_attention_of_marin_has_gates_for_heads_of_two_groups():
+    """Ainslie et al. 2023 and Qiu et al. 2025, with torch's own attention."""
+    torch.manual_seed(1)
+    config = small_models.small({"model.h": 4, "model.d_k": 6, "model.d_v": 5})
+    part, x = GatedGroupedSelfAttention(config, "encoder"), torch.randn(2, 3, config.d_model)
+    Q, K, V = (W(x).unflatten(-1, (n, -1)).transpose(1, 2)
+               for W, n in ((part.W_Q, 4), (part.W_K, 2), (part.W_V, 2)))  # fmt: skip
+    heads = F.scaled_dot_product_attention(Q, K, V, enable_gqa=True).transpose(1, 2)  # (2, 3, 4, 5)
+    gates = 1 / (1 + (-x @ part.W_G.weight.T).exp())
+    expected = (heads * gates[..., None]).flatten(2) @ part.W_O.weight.T
+    torch.testing.assert_close(part(x, Mask(torch.ones(2, 3, dtype=torch.bool))), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_experts_work_in_a_latent_space():
+    """Elango et al. 2026, token by token, with the two experts of the greatest probability; the router reads x."""
+    torch.manual_seed(1)
+    part, x = LatentExperts(CONFIG, "encoder", experts=5, divisor=3), torch.randn(2, 3, CONFIG.d_model)
+    nn.init.normal_(part.norm.weight)
+    found = part(x)
+    for b, t in np.ndindex(2, 3):
+        p = (part.router.weight @ x[b, t]).exp()
+        z = rms_norm(x[b, t] @ part.W_down.weight.T, part.norm)
+        assert len(z) == CONFIG.d_model // 3
+        i, j = p.argsort(descending=True)[:2].tolist()
+        expected = (p[i] * part.experts[i](z) + p[j] * part.experts[j](z)) / (p[i] + p[j])
+        torch.testing.assert_close(found[b, t], part.W_up(expected), atol=1e-5, rtol=1e-4)
+    assert part.auxiliary["balance"].requires_grad
 
 
 @pytest.mark.parametrize(("site", "start"), [("encoder", 0), ("decoder", 0), ("decoder", 4)])
