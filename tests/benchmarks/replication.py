@@ -74,7 +74,8 @@ def print_differences(table: pandas.DataFrame, small: float) -> None:
     near = differences[differences[first].abs() < small]
     for name in others:
         print(f"\nrank correlation of {first} and {name}: {spearmanr(differences[first], differences[name])[0]:+.2f}")
-        print(f"of the {len(near)} rows less than {small:g} from base: {spearmanr(near[first], near[name])[0]:+.2f}")
+        if len(near) > 2:
+            print(f"of the {len(near)} rows less than {small:g} from base: {spearmanr(near[first], near[name])[0]:+.2f}")
 
 
 def print_variances(table: pandas.DataFrame) -> None:
