@@ -75,7 +75,8 @@ def print_differences(table: pandas.DataFrame, small: float) -> None:
     for name in others:
         print(f"\nrank correlation of {first} and {name}: {spearmanr(differences[first], differences[name])[0]:+.2f}")
         if len(near) > 2:
-            print(f"of the {len(near)} rows less than {small:g} from base: {spearmanr(near[first], near[name])[0]:+.2f}")
+            correlation = spearmanr(near[first], near[name])[0]
+            print(f"of the {len(near)} rows less than {small:g} from base: {correlation:+.2f}")
 
 
 def print_variances(table: pandas.DataFrame) -> None:
