@@ -9,6 +9,7 @@ import pytest
 
 from transformer_pl.config import COMPONENTS, Component, Config, custom_components_by_key
 from transformer_pl.config.component_sources import keep_sources, source_digests
+from transformer_pl.runtime.errors import InputError
 
 
 def digest(path="stranger.Plain"):
@@ -88,6 +89,12 @@ ONE_FILE = (  # code that brings another module, `tools`, into that of a class
     "from pydoc import locate\n\nclass Another:\n    kind = 'tools.Part'",
     "import runpy\nkept = runpy.run_path('./tools.py')",
     "PLACE = 'tools.py'\nexec(open(PLACE).read())",
+    "class Another(pydantic.BaseModel):\n    kind: ImportString = 'tools.Part'",
+    "exec('from tools import TABLE')",
+    "kept = eval('__import__(\"tools\").TABLE')",
+    "import importlib\nfor name in 'tools more'.split():\n    importlib.import_module(name)",
+    "import importlib\nkept = importlib.import_module('to' + NAME)",
+    "kept = [*map(__import__, NAMES)]",
     "def register(kind, name='x'):\n    return lambda other: other\n\n@register('tools')\nclass Another:\n    pass",
 )
 NO_FILE = (
@@ -137,6 +144,14 @@ def test_a_package_counts_with_all_its_modules(write, package, text):
         assert digest() != before, name
         write({name: PLUGINS[name]})
         assert digest() == before
+
+
+@pytest.mark.parametrize("text", ["import sys\nsys.path.append('lib')\n", "from sys import path as places\n"])
+def test_a_file_may_not_say_where_modules_lie(write, text):
+    """As its code would be another one before it has run."""
+    write({"stranger": "import tools\n", "tools": text})
+    with pytest.raises(InputError, match=r"tools\.py"):
+        digest()
 
 
 @pytest.mark.parametrize("package", [None, "", "from lab.helper import VERSION\n\n__all__ = ['one', 'two']\n"])

@@ -2,16 +2,18 @@
 
 The code of a class is its whole file, and every file of the user's that can be reached from there, at any depth:
 - by an import, wherever it stands in a file;
-- by a text that names a module: an argument of a call or its default, an option, and any text of a file that uses
-  `importlib` or the like (BY_NAME); also by the path of its file, `tools/ops.py`.
+- by a text that names a module: an argument of a call or its default, an option, and any word of a text of a file that
+  uses `importlib` or the like (BY_NAME); also by the path of its file, `tools/ops.py`;
+- as a module beside a file that imports, or runs, what is no plain text (IMPORTERS).
 
 A package that is itself imported or named counts with all its modules, since it may import them from a list, or when
 they are asked for. So does a package above an imported module, if its `__init__.py` has more than imports and
 constants. Comments, docstrings and layout do not count.
 
 The files are read, and no module is imported. So every process finds the same code, and a result from a stranger, which
-may name any module, runs nothing. The digests leave out installed packages, and files that the code opens by itself
-(see `option_files` for those that its options name).
+may name any module, runs nothing. Therefore no file may have `sys.path`, by which it would find more once it has run.
+The digests leave out installed packages, and files that the code opens by itself (see `option_files` for those that its
+options name).
 """
 
 import ast
@@ -35,14 +37,17 @@ from transformer_pl.config.components import is_core
 from transformer_pl.config.option_files import mapped
 from transformer_pl.runtime.digests import text_digest
 from transformer_pl.runtime.environment import process_began
-from transformer_pl.runtime.errors import installed
+from transformer_pl.runtime.errors import InputError, installed
 from transformer_pl.runtime.files import reading
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PLAIN = "Module Import ImportFrom alias Assign Name Constant Tuple List Load Store"  # imports and constants
 TEXTS = {ast.Call: ("args", "keywords"), ast.arguments: ("defaults", "kw_defaults")}  # where they may name a module
 # In a file that has one of these any text may name a module
-BY_NAME = re.compile(r"\b(importlib|import_module|__import__|sys|pkgutil|pydoc|runpy|exec)\b|modules\[")
+BY_NAME = re.compile(
+    r"\b(importlib|import_module|__import__|sys|pkgutil|pydoc|runpy|exec|eval|ImportString)\b|modules\["
+)
+IMPORTERS = {"import_module", "__import__", "resolve_name", "locate", "run_module", "run_path", "exec", "eval"}
 NAME = re.compile(r"(\.*([\w-]+(\.[\w-]+)*)?)(\.?([:{%]\S*)?)")  # a text that names a module, and what stands behind
 Code = dict[str, str] | str  # by file, a digest of its code; for a class without files of the user's the digest of none
 _last_seen: dict[Path, bytes] = {}  # by file: its content when `forget_edited` last saw it
@@ -95,6 +100,8 @@ class _Analysed(NamedTuple):
     imports: Sequence[tuple[str, Sequence[str]]]  # modules, and the names of each that stand in `from a import b`
     texts: Sequence[str]  # that may name modules
     by_name: bool  # whether any text may name a module
+    beside: bool  # whether any module beside the file may be imported
+    adds_places: bool  # whether it has `sys.path`
     is_plain: bool  # whether it holds imports and constants alone
 
 
@@ -133,7 +140,13 @@ def _code(component: Component) -> dict[str, _File]:
         if spec.has_location and spec.origin and module not in code:
             code[module] = file = _read(spec)
             says, package = _analysed(file.content), spec.parent or ""
+            if says.adds_places:
+                rule = "must not have sys.path, as other processes would find other code"
+                raise InputError(f"{component.path}: {file.place} {rule}; put the folders into PYTHONPATH")
             found += _imported(says.imports, package)
+            if says.beside:
+                beside = filter(None, (getmodulename(path) for path in sorted(file.place.parent.iterdir())))
+                found += [(f"{package}.{name}".lstrip("."), False) for name in beside]
             found += _named(says.texts, package, says.by_name)
             whole = whole or not says.is_plain
         if whole:
@@ -170,7 +183,22 @@ def _analysed(content: bytes) -> _Analysed:
             imports.append(("." * node.level + (node.module or ""), [alias.name for alias in node.names]))
     by_name = bool(BY_NAME.search(code))
     is_plain = {type(node).__name__ for node in ast.walk(tree)}.issubset(PLAIN.split())
-    return _Analysed(code, imports, sorted(_texts(tree, by_name)), by_name, is_plain)
+    adds_places = any(ast.unparse(node) == "sys.path" for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    adds_places |= any(module == "sys" and "path" in names for module, names in imports)
+    texts = sorted(_texts(tree, by_name))
+    return _Analysed(code, imports, texts, by_name, _imports_any(tree), adds_places, is_plain)
+
+
+def _imports_any(tree: ast.Module) -> bool:
+    """Whether one of IMPORTERS stands elsewhere than before a plain text that it imports."""
+    named = [node for node in ast.walk(tree) if getattr(node, "id", getattr(node, "attr", None)) in IMPORTERS]
+    plain = {
+        id(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and all(isinstance(part, ast.Constant) for part in [*node.args[:1], *(word.value for word in node.keywords)])
+    }
+    return any(id(node) not in plain for node in named)
 
 
 def _imported(imports: Iterable[tuple[str, Sequence[str]]], package: str) -> Iterator[tuple[str, bool]]:
@@ -188,7 +216,8 @@ def _texts(tree: ast.Module, by_name: bool) -> set[str]:
     for node in ast.walk(tree):
         places += [part for field in TEXTS.get(type(node), ()) for part in getattr(node, field) if part]
     constants = (node.value for place in places for node in ast.walk(place) if isinstance(node, ast.Constant))
-    return {text for text in constants if isinstance(text, str) and (by_name or text.strip("."))}
+    texts = {text for text in constants if isinstance(text, str) and (by_name or text.strip("."))}
+    return texts | {word for text in texts for word in re.findall(r"\w[\w.]*\w", text) if by_name}
 
 
 def _named(texts: Iterable[str], package: str = "", folders: bool = False) -> Iterator[tuple[str, bool]]:
