@@ -74,7 +74,7 @@ def print_differences(table: pandas.DataFrame, small: float) -> None:
     near = differences[differences[first].abs() < small]
     for name in others:
         print(f"\nrank correlation of {first} and {name}: {spearmanr(differences[first], differences[name])[0]:+.2f}")
-        if len(near) > 2:
+        if 2 < len(near) < len(differences):
             correlation = spearmanr(near[first], near[name])[0]
             print(f"of the {len(near)} rows less than {small:g} from base: {correlation:+.2f}")
 
