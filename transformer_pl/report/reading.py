@@ -352,19 +352,21 @@ def _refuse_items(file: _File, runs: Runs) -> None:
     if max(counts.values()) <= MOST_UNNAMED:
         return
     remedy = "if these are questions, or other items that each run was measured on, name them with --item {0}, and the"
-    remedy += " runs with --seed COLUMN; if each line is a run, name what tells runs apart: --seed {0}"
+    remedy += " runs with --seed COLUMN; if each line is a run, name what tells runs apart: --seed {1}"
     rows = codes_of(runs.rows)
     order, ends = np.argsort(rows, kind="stable"), np.cumsum([*counts.values()])[:-1]
     for metric, values in runs.values.items():
         for (name, count), own in zip(counts.items(), np.split(values[order], ends), strict=True):
             if count > MOST_UNNAMED and len(np.unique(own[~np.isnan(own)])) <= 2:
                 lines = f"{count:,} of {shown(name)} with at most two different {shown(metric)}"
-                raise InputError(f"{where} {lines}; {remedy.format('COLUMN')}")
+                raise InputError(f"{where} {lines}; {remedy.format('COLUMN', 'COLUMN')}")
     for heading, hashes in file.others.items() if len(counts) > 1 else ():
-        same = reduce(np.intersect1d, np.split(np.array(hashes)[order], ends))
+        of_rows = np.split(np.array(hashes)[order], ends)
+        same = reduce(np.intersect1d, of_rows)
         if len(same) > MOST_UNNAMED:
             lines = f"the same {len(same):,} values of {shown(heading)} in every row"
-            raise InputError(f"{where} {lines}; {remedy.format(shlex.quote(heading))}")
+            name, is_of_runs = shlex.quote(heading), all(len(np.unique(own)) == len(own) for own in of_rows)
+            raise InputError(f"{where} {lines}; {remedy.format(name, name if is_of_runs else 'COLUMN')}")
 
 
 def _numbers(file: _File, name: str) -> np.ndarray:
