@@ -359,6 +359,7 @@ def test_each_run_as_a_row_is_refused(tmp_path):
 
 def test_options_of_runs_are_for_runs():
     assert "--row" in refused(ROOT / "sweeps/table3_A.yaml", "--row=h")
+    assert "--rows" in refused(ROOT / "sweeps/heads.rows.yaml", *BY_H.split())
 
 
 def test_a_file_of_runs_may_have_any_name(tmp_path):

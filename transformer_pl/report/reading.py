@@ -171,6 +171,9 @@ def _csv_file(path: Path, wanted: Sequence[str]) -> _File:
     place = _located(path)
     if place.exists() and not place.is_file():
         raise InputError(f"{path}: must be a CSV file, but is a folder or a device; give the path of a file")
+    if path.suffix == ".yaml":
+        remedy = "names of rows are for --rows, beside a sweep file, which has no --metric"
+        raise InputError(f"{path}: must be a CSV file with a line for each run, but is YAML; {remedy}")
     with place.open(encoding="utf-8-sig", newline="") as file:  # a first line of Excel's may name the separator
         told = re.fullmatch(r'"?sep=([^\w\s"]|\t)"?[\r\n]*', file.readline(), re.IGNORECASE)
 
