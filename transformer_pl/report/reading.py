@@ -148,7 +148,7 @@ def read_runs(
     runs = Runs(file.lines, names, seeds, *_items(file, item, cluster), numbers, texts, settings, unfinished)
     if not (seed or item):
         _refuse_items(file, runs)
-    return runs, [*notes, *_notes_on_numbers(settings)]
+    return runs, [*notes, *_notes_on_numbers(settings), *_notes_on_letters(settings)]
 
 
 def _online(path: Path) -> _File:
@@ -346,6 +346,15 @@ def _notes_on_numbers(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str
         for alike in spellings.values():
             if len(alike) > 1:
                 yield f"{column} {', '.join(alike)}: one number that is written differently, in rows of their own."
+
+
+def _notes_on_letters(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Which words of rows have Latin and Cyrillic letters, of which many look alike."""
+    cells = dict.fromkeys(cell for of_row in settings.values() for cell in of_row.values() if not cell.isascii())
+    for word in dict.fromkeys(word for cell in cells for word in re.findall(r"[^\W\d_]+", cell)):
+        names = {name.split()[0]: f"{letter} ({name})" for letter in word if (name := unicodedata.name(letter, ""))}
+        if {"LATIN", "CYRILLIC"} <= names.keys():
+            yield f"{word}: {names['CYRILLIC']} stands beside Latin letters, so that two rows may look like one."
 
 
 def _refuse_items(file: _File, runs: Runs) -> None:
