@@ -171,7 +171,7 @@ def test_frozen_weights_are_named_and_break_nothing(check, capsys):
     assert check("stranger.Frozen", "model.d_model=64", "model.d_ff=128") == 0
     printed = capsys.readouterr().out
     assert printed.startswith("model.ffn = stranger.Frozen, at scale demo ")
-    (line,) = re.findall("^holds +every_weight_gets_a_gradient.*$", printed, re.M)
+    (line,) = re.findall("^note +every_weight_gets_a_gradient.*$", printed, re.M)
     assert "encoder.0.ffn.W_1.weight" in line and "decoder.0.ffn.W_1.weight" in line
 
 
@@ -244,9 +244,10 @@ def test_what_lies_around_the_model_is_rehearsed(check, capsys, words, law):
     first, *lines = capsys.readouterr().out.splitlines()
     found = states("\n".join(lines))
     assert f" = {words[0]}, at scale demo" in first and ("inferred" in first) == ("--slot" not in words)
-    assert {found[name] for name in (law, "it_is_trained_and_scored", "a_stopped_training_comes_to_the_same_end")} == {
+    assert {found[name] for name in ("it_is_trained_and_scored", "a_stopped_training_comes_to_the_same_end")} == {
         "holds"
     }
+    assert found[law] == ("note" if words == ["stranger.Watches"] else "holds")
 
 
 def test_an_intervention_is_tried_on_a_model(check, capsys):

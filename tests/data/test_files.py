@@ -87,6 +87,7 @@ def test_a_first_line_that_all_sets_share_is_a_heading_and_said_to_be_one(tables
     (folder / "test.tsv").write_text("".join(f"{en}\t{de}\n" for en, de in PAIRS["test"]))
     corpus = opened(folder)
     assert read(corpus)["val"] == [("source", "target"), *PAIRS["val"]] and "heading" not in corpus.fingerprint
+    assert "train and val" in corpus.description and "source\ttarget" not in opened(tables("tsv")).description
 
 
 @pytest.mark.parametrize("line", ["", "a", "a\tb\tc", "\t\t"])

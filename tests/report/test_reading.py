@@ -116,6 +116,14 @@ def test_spellings_of_one_number_are_named(tmp_path, names, are_named):
     assert len(said) == are_named and all(name in note for note in said for name in names.split() if name != "0.2")
 
 
+@pytest.mark.parametrize("name", ["b\u0430se", "a b\u0430se", "\u0431ase=1", "x-\u0430", "\u03bcP", "na\u00efve"])
+def test_a_word_of_latin_and_cyrillic_letters_is_named(tmp_path, name):
+    """They look alike: it may be another row than it seems to be. Words of other alphabets, and letters alone, are
+    names as any."""
+    table = runs_table(write(tmp_path, "base,1", f"{name},2", heading="h,acc"), OPTIONS)
+    assert any("CYRILLIC" in note for note in table.notes) == ("s" in name)
+
+
 def test_a_first_column_without_a_heading_is_the_index(tmp_path):
     """As pandas writes it. The message says its name."""
     path = write(tmp_path, *(f"{name},{acc}" for name in ("base", "b") for acc in (1, 2)), heading=",acc")
@@ -359,6 +367,7 @@ def test_each_run_as_a_row_is_refused(tmp_path):
 
 def test_options_of_runs_are_for_runs():
     assert "--row" in refused(ROOT / "sweeps/table3_A.yaml", "--row=h")
+    assert "--rows" in refused(ROOT / "sweeps/heads.rows.yaml", *BY_H.split())
 
 
 def test_a_file_of_runs_may_have_any_name(tmp_path):

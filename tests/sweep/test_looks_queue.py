@@ -399,6 +399,8 @@ def test_looks_stay_those_with_which_the_training_began(sweep, tmp_path, other, 
         decided(sweep, tmp_path, margin=0.7)
     if stated_by == "plan.json":
         assert decided(sweep, tmp_path).plan == plan
+        (tmp_path / stated_by).write_text("")  # which counts as missing
+        assert decided(others[-1], tmp_path)
 
 
 def test_a_command_that_starts_together_with_other_looks_is_told(tmp_path, monkeypatch):

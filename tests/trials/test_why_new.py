@@ -63,6 +63,8 @@ def test_the_most_similar_finished_trial_of_the_same_row_and_seed_is_compared(tm
         return why_new(trial, RunsFolder(tmp_path))
 
     assert why("base", 1, {"optim.warmup": 8, "decode.beam": 1}) == "decode.beam 4 -> 1"
+    long = {"optim.freeze": "x" * 300, "decode.beam": 1, "optim.warmup": 8}  # each change is shortened by itself
+    assert len(why("base", 1, long)) < 300 and {"decode.beam 4 -> 1"} < {*why("base", 1, long).split("; ")}
     far = {"optim.warmup": 9, "decode.beam": 1, "optim.eps": 1e-8, "optim.beta1": 0.5}
     assert why("base", 1, far) is None
     assert why("h=4", 1) is None and why("base", 2) is None

@@ -10,8 +10,8 @@ import itertools
 import json
 import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,9 @@ def folder_corpus(folder: str | Path, data: Data, has_source: bool = True) -> Co
         target = data.target
         splits = {split: {target: of[target]} if target in of else of for split, of in splits.items()}
 
-    heading = _heading([files["tsv"][0] for files in splits.values() if files.keys() == {"tsv"}], data)
-    if heading is not None:
-        described += f", whose first line `{shown(heading)}` is a heading"
+    tables = {split: files["tsv"][0] for split, files in splits.items() if files.keys() == {"tsv"}}
+    heading, of_heading = _heading({split: next(lines(path), "") for split, path in tables.items()}, data)
+    described += of_heading
 
     before = _states(splits)
     fingerprint = {"files": digests(splits)} | ({} if heading is None else {"heading": heading})
@@ -78,14 +78,25 @@ def _pairs(files: dict[str, list[Path]], data: Data, has_source: bool, heading: 
     return joined(_table_pairs(path, ending, data, has_source, heading) for path in paths)
 
 
-def _heading(files: Sequence[Path], data: Data) -> str | None:
-    """The first line of a tsv file of each set, where it is the same in all sets but does not name the languages."""
+def _heading(first: Mapping[str, str], data: Data) -> tuple[str | None, str]:
+    """The heading of tsv files, and how the dataset's description names it. first: the first line of each set.
+
+    It is a line that all sets share, and that does not name the languages. One of two sets counts as a pair, and is
+    named, too.
+    """
     if isinstance(data, TestSet):
-        return data.heading
-    first, *others = [next(lines(path), "") for path in files] or [""]
-    names_languages = sorted(first.split("\t")) == sorted([data.source, data.target])
-    is_heading = first and len(files) == len(SPLITS) and {*others} == {first} and not names_languages
-    return first if is_heading else None
+        return data.heading, "" if data.heading is None else _of_heading(data.heading)
+    counts, names = Counter(filter(None, first.values())), sorted([data.source, data.target])
+    shared = [split for split, line in first.items() if counts[line] > 1 and sorted(line.split("\t")) != names]
+    line = first[shared[0]] if shared else ""
+    if len(shared) == len(SPLITS):
+        return line, _of_heading(line)
+    rule = f"the first line of {' and '.join(shared)}, `{shown(line)}`, counts as a pair; delete it if it is a heading"
+    return None, f"; {rule}" if shared else ""
+
+
+def _of_heading(line: str) -> str:
+    return f", whose first line `{shown(line)}` is a heading"
 
 
 def _table_pairs(path: Path, ending: str, data: Data, has_source: bool, heading: str | None) -> Iterator[Pair]:

@@ -39,8 +39,9 @@ class Found(NamedTuple):
         return self.state in ("BROKEN", "FAILS")
 
     def __str__(self) -> str:
-        """A line of the check command."""
-        return f"{self.state:8}  {self.law}: {self.how or self.sentence}{self.cause}"
+        """A line of the check command. What holds with something worth a note is a note."""
+        state = "note" if self.state == "holds" and self.how else self.state
+        return f"{state:8}  {self.law}: {self.how or self.sentence}{self.cause}"
 
 
 Law = Callable[[Any], Finding]

@@ -301,7 +301,7 @@ def _new_beside_finished(new: Sequence[Trial], runs: RunsFolder) -> list[str]:
     for trial in new:
         if reason := why_new(trial, runs):
             reasons.setdefault(reason, []).append(trial.name)
-    why = "; ".join(f"{shown(reason)} ({shown(', '.join(names))})" for reason, names in reasons.items())
+    why = "; ".join(f"{reason} ({shown(', '.join(names))})" for reason, names in reasons.items())
     return [f"new beside finished trials: {why}"] if why else []
 
 

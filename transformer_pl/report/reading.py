@@ -148,7 +148,7 @@ def read_runs(
     runs = Runs(file.lines, names, seeds, *_items(file, item, cluster), numbers, texts, settings, unfinished)
     if not (seed or item):
         _refuse_items(file, runs)
-    return runs, [*notes, *_notes_on_numbers(settings)]
+    return runs, [*notes, *_notes_on_numbers(settings), *_notes_on_letters(settings)]
 
 
 def _online(path: Path) -> _File:
@@ -171,6 +171,9 @@ def _csv_file(path: Path, wanted: Sequence[str]) -> _File:
     place = _located(path)
     if place.exists() and not place.is_file():
         raise InputError(f"{path}: must be a CSV file, but is a folder or a device; give the path of a file")
+    if path.suffix == ".yaml":
+        remedy = "names of rows are for --rows, beside a sweep file, which has no --metric"
+        raise InputError(f"{path}: must be a CSV file with a line for each run, but is YAML; {remedy}")
     with place.open(encoding="utf-8-sig", newline="") as file:  # a first line of Excel's may name the separator
         told = re.fullmatch(r'"?sep=([^\w\s"]|\t)"?[\r\n]*', file.readline(), re.IGNORECASE)
 
@@ -345,6 +348,15 @@ def _notes_on_numbers(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str
                 yield f"{column} {', '.join(alike)}: one number that is written differently, in rows of their own."
 
 
+def _notes_on_letters(settings: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Which words of rows have Latin and Cyrillic letters, of which many look alike."""
+    cells = dict.fromkeys(cell for of_row in settings.values() for cell in of_row.values() if not cell.isascii())
+    for word in dict.fromkeys(word for cell in cells for word in re.findall(r"[^\W\d_]+", cell)):
+        names = {name.split()[0]: f"{letter} ({name})" for letter in word if (name := unicodedata.name(letter, ""))}
+        if {"LATIN", "CYRILLIC"} <= names.keys():
+            yield f"{word}: {names['CYRILLIC']} stands beside Latin letters, so that two rows may look like one."
+
+
 def _refuse_items(file: _File, runs: Runs) -> None:
     """Raise an InputError where a row has so many lines that they are hardly runs: with two scores at most, or with
     more than MOST_UNNAMED values of another column that all rows have. Nothing is said to tell runs or items apart."""
@@ -352,19 +364,21 @@ def _refuse_items(file: _File, runs: Runs) -> None:
     if max(counts.values()) <= MOST_UNNAMED:
         return
     remedy = "if these are questions, or other items that each run was measured on, name them with --item {0}, and the"
-    remedy += " runs with --seed COLUMN; if each line is a run, name what tells runs apart: --seed {0}"
+    remedy += " runs with --seed COLUMN; if each line is a run, name what tells runs apart: --seed {1}"
     rows = codes_of(runs.rows)
     order, ends = np.argsort(rows, kind="stable"), np.cumsum([*counts.values()])[:-1]
     for metric, values in runs.values.items():
         for (name, count), own in zip(counts.items(), np.split(values[order], ends), strict=True):
             if count > MOST_UNNAMED and len(np.unique(own[~np.isnan(own)])) <= 2:
                 lines = f"{count:,} of {shown(name)} with at most two different {shown(metric)}"
-                raise InputError(f"{where} {lines}; {remedy.format('COLUMN')}")
+                raise InputError(f"{where} {lines}; {remedy.format('COLUMN', 'COLUMN')}")
     for heading, hashes in file.others.items() if len(counts) > 1 else ():
-        same = reduce(np.intersect1d, np.split(np.array(hashes)[order], ends))
+        of_rows = np.split(np.array(hashes)[order], ends)
+        same = reduce(np.intersect1d, of_rows)
         if len(same) > MOST_UNNAMED:
             lines = f"the same {len(same):,} values of {shown(heading)} in every row"
-            raise InputError(f"{where} {lines}; {remedy.format(shlex.quote(heading))}")
+            name, is_of_runs = shlex.quote(heading), all(len(np.unique(own)) == len(own) for own in of_rows)
+            raise InputError(f"{where} {lines}; {remedy.format(name, name if is_of_runs else 'COLUMN')}")
 
 
 def _numbers(file: _File, name: str) -> np.ndarray:

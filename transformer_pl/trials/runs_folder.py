@@ -168,8 +168,8 @@ def begun_looks(folder: Path) -> dict[Path, LooksPlan | None]:
     Raises an InputError for a look's file that cannot be read.
     """
     begun: dict[Path, LooksPlan | None] = {path: read_look(path)["plan"] for path in sorted(folder.glob("look_*.json"))}
-    plan = folder / "plan.json"
-    return begun | ({plan: read_plan(folder).get("looks")} if plan.exists() else {})
+    plan = read_plan(folder)
+    return begun | ({folder / "plan.json": plan.get("looks")} if plan else {})
 
 
 def read_look(path: Path) -> LookRecord:

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformer_pl.config import KEYS
 from transformer_pl.config.component_sources import Code
+from transformer_pl.runtime.errors import shown
 from transformer_pl.trials.identity import mapping_difference
 from transformer_pl.trials.runs_folder import RunsFolder
 from transformer_pl.trials.trial import Trial
@@ -22,7 +23,7 @@ def why_new(trial: Trial, runs: RunsFolder) -> str | None:
     finished = [other.identity() for other in runs.like(trial.folder) if other.result()]
     described = [differences(trial.identity.inputs, inputs) for inputs in finished if inputs]
     fewest = min(filter(None, described), key=len, default=[])
-    return "; ".join(fewest) if 0 < len(fewest) <= MOST_DIFFERENCES else None
+    return "; ".join(map(shown, fewest)) if 0 < len(fewest) <= MOST_DIFFERENCES else None
 
 
 def differences(inputs: Inputs, others: Inputs) -> list[str]:
