@@ -1,7 +1,7 @@
 """Do the rows of a sweep file come out alike in several sets of trainings, with other seeds, texts or scales?
 
     python tests/benchmarks/replication.py sweeps/table3_without_big.yaml demo demo-looks
-    python tests/benchmarks/replication.py sweeps/training_texts.yaml draw1 draw2 draw3 --metric val/loss
+    python tests/benchmarks/replication.py sweeps/training_texts.yaml replications/draw1 replications/draw2
     python tests/benchmarks/replication.py sweeps/table3_without_big.yaml demo captions@captions multi30k@multi30k
 
 A set is the name of an archive in sweeps/results, or a runs folder, with @ and the scale where it is not demo. Of the

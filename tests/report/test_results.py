@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import replication
 from helpers import a_trial
 from made_rows import sweep_table
 from scipy import stats
@@ -226,6 +227,18 @@ def test_a_scale_that_was_looked_at_is_compared_by_its_own_looks(runs):
         shown = [line["Δ BLEU"].rstrip("*") for line in SHIPPED if line["sweep"] == words and line["Δ BLEU"]]
         found = [one[f"{scale}/val/bleu.difference"] for one in json.loads(out)["rows"]]
         assert found == pytest.approx([float(one) for one in shown], abs=0.051), error
+
+
+def test_the_differences_with_other_training_texts_are_those_of_their_trials():
+    words = re.search(r"replication.py (sweeps/training_texts.yaml) (.*)", shipped_pages())
+    scores = replication.observations(ROOT / words[1], words[2].split(), "val/bleu")
+    means = scores.groupby(["row", "set"])["score"].mean().unstack()
+    lines = re.search(r"\n\|trained\|(.*?)\n\n", shipped_pages(), re.DOTALL)[0].strip().splitlines()
+    head, _, *rows = (line.strip("|").split("|") for line in lines)
+    for row, *cells in rows:
+        expected = means.loc[row] - (0 if row == "base" else means.loc["base"])
+        assert [float(cell) for cell in cells] == pytest.approx([*expected[head[1:]]], abs=0.051)
+    assert {row for row, *_ in rows} == {*means.index}
 
 
 def test_each_trial_is_of_a_table(finished, trials):
