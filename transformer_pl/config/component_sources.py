@@ -140,13 +140,8 @@ def _code(component: Component) -> dict[str, _File]:
         if spec.has_location and spec.origin and module not in code:
             code[module] = file = _read(spec)
             says, package = _analysed(file.content), spec.parent or ""
-            if says.adds_places:
-                rule = "must not have sys.path, as other processes would find other code"
-                raise InputError(f"{component.path}: {file.place} {rule}; put the folders into PYTHONPATH")
             found += _imported(says.imports, package)
-            if says.beside:
-                beside = filter(None, (getmodulename(path) for path in sorted(file.place.parent.iterdir())))
-                found += [(f"{package}.{name}".lstrip("."), False) for name in beside]
+            found += _beside(file.place, package) if says.beside else []
             found += _named(says.texts, package, says.by_name)
             whole = whole or not says.is_plain
         if whole:
@@ -156,12 +151,21 @@ def _code(component: Component) -> dict[str, _File]:
 
 
 def _read(spec: ModuleSpec) -> _File:
-    """The file of a module."""
+    """The file of a module. Raises an InputError if it cannot be read, or says where modules lie."""
     place = Path(str(spec.origin))
     with reading(place, "unpack it if it is in a zip file, or fix its permissions"):
         content = place.read_bytes()
+    if _analysed(content).adds_places:
+        rule = "must not have sys.path, by which other processes would find other code"
+        raise InputError(f"{place}: {rule}; put its folders into the environment variable PYTHONPATH")
     name = "/".join([*filter(None, (spec.parent or "").split(".")), place.name])
     return _File(place, name, content, _analysed(content).code)
+
+
+def _beside(place: Path, package: str) -> list[tuple[str, bool]]:
+    """The modules that lie beside a file of a package."""
+    names = filter(None, (getmodulename(path) for path in sorted(place.parent.iterdir())))
+    return [(f"{package}.{name}".lstrip("."), False) for name in names]
 
 
 @lru_cache(maxsize=4096)
@@ -175,18 +179,23 @@ def _analysed(content: bytes) -> _Analysed:
         code = ast.unparse(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # it is no Python
         tree, code = ast.Module([], []), repr(content)
-    imports = list[tuple[str, Sequence[str]]]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imports += [(alias.name, ()) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imports.append(("." * node.level + (node.module or ""), [alias.name for alias in node.names]))
+    imports = _imports(tree)
     by_name = bool(BY_NAME.search(code))
     is_plain = {type(node).__name__ for node in ast.walk(tree)}.issubset(PLAIN.split())
     adds_places = any(ast.unparse(node) == "sys.path" for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     adds_places |= any(module == "sys" and "path" in names for module, names in imports)
     texts = sorted(_texts(tree, by_name))
     return _Analysed(code, imports, texts, by_name, _imports_any(tree), adds_places, is_plain)
+
+
+def _imports(tree: ast.Module) -> list[tuple[str, Sequence[str]]]:
+    imports = list[tuple[str, Sequence[str]]]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports.append(("." * node.level + (node.module or ""), [alias.name for alias in node.names]))
+    return imports
 
 
 def _imports_any(tree: ast.Module) -> bool:
