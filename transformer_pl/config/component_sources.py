@@ -2,18 +2,18 @@
 
 The code of a class is its whole file, and every file of the user's that can be reached from there, at any depth:
 - by an import, wherever it stands in a file;
-- by a text that names a module: an argument of a call or its default, an option, and any word of a text of a file that
-  uses `importlib` or the like (BY_NAME); also by the path of its file, `tools/ops.py`;
-- as a module beside a file that imports, or runs, what is no plain text (IMPORTERS).
+- by a text that names a module: an argument of a call or its default, an option, and any text of a file that uses
+  `importlib` or the like (BY_NAME); also by the path of its file, `tools/ops.py`;
+- by a word of a text of a file that has one of IMPORTERS; and as a module beside it, if what it imports is no text.
 
 A package that is itself imported or named counts with all its modules, since it may import them from a list, or when
 they are asked for. So does a package above an imported module, if its `__init__.py` has more than imports and
 constants. Comments, docstrings and layout do not count.
 
 The files are read, and no module is imported. So every process finds the same code, and a result from a stranger, which
-may name any module, runs nothing. Therefore no file may have `sys.path`, by which it would find more once it has run.
-The digests leave out installed packages, and files that the code opens by itself (see `option_files` for those that its
-options name).
+may name any module, runs nothing. Therefore the file of a class may not have `sys.path`, by which more is found once it
+has run. The digests leave out installed packages, and files that the code opens by itself (see `option_files` for those
+that its options name).
 """
 
 import ast
@@ -48,6 +48,7 @@ BY_NAME = re.compile(
     r"\b(importlib|import_module|__import__|sys|pkgutil|pydoc|runpy|exec|eval|ImportString)\b|modules\["
 )
 IMPORTERS = {"import_module", "__import__", "resolve_name", "locate", "run_module", "run_path", "exec", "eval"}
+IMPORTERS |= {"ImportString"}  # of pydantic
 NAME = re.compile(r"(\.*([\w-]+(\.[\w-]+)*)?)(\.?([:{%]\S*)?)")  # a text that names a module, and what stands behind
 Code = dict[str, str] | str  # by file, a digest of its code; for a class without files of the user's the digest of none
 _last_seen: dict[Path, bytes] = {}  # by file: its content when `forget_edited` last saw it
@@ -99,6 +100,7 @@ class _Analysed(NamedTuple):
     code: str  # without comments and docstrings
     imports: Sequence[tuple[str, Sequence[str]]]  # modules, and the names of each that stand in `from a import b`
     texts: Sequence[str]  # that may name modules
+    words: Sequence[str]  # of texts, in a file that imports by name
     by_name: bool  # whether any text may name a module
     beside: bool  # whether any module beside the file may be imported
     adds_places: bool  # whether it has `sys.path`
@@ -142,22 +144,27 @@ def _code(component: Component) -> dict[str, _File]:
             says, package = _analysed(file.content), spec.parent or ""
             found += _imported(says.imports, package)
             found += _beside(file.place, package) if says.beside else []
-            found += _named(says.texts, package, says.by_name)
+            found += [*_named(says.texts, package, says.by_name), *_named(says.words, package)]
             whole = whole or not says.is_plain
         if whole:
             found += [(f"{module}.{name}", True) for name in _modules_in(spec, folders)]
         found.append((module.rpartition(".")[0], False))  # a package is imported with its modules
+    _check_places(code.get(component.path.rpartition(".")[0]))
     return code
 
 
+def _check_places(file: _File | None) -> None:
+    """Raise an InputError where the file of a class may say where modules lie."""
+    if file and _analysed(file.content).adds_places:
+        rule = "must not have sys.path, by which other processes would find other code"
+        raise InputError(f"{file.place}: {rule}; put its folders into the environment variable PYTHONPATH")
+
+
 def _read(spec: ModuleSpec) -> _File:
-    """The file of a module. Raises an InputError if it cannot be read, or says where modules lie."""
+    """The file of a module."""
     place = Path(str(spec.origin))
     with reading(place, "unpack it if it is in a zip file, or fix its permissions"):
         content = place.read_bytes()
-    if _analysed(content).adds_places:
-        rule = "must not have sys.path, by which other processes would find other code"
-        raise InputError(f"{place}: {rule}; put its folders into the environment variable PYTHONPATH")
     name = "/".join([*filter(None, (spec.parent or "").split(".")), place.name])
     return _File(place, name, content, _analysed(content).code)
 
@@ -184,8 +191,10 @@ def _analysed(content: bytes) -> _Analysed:
     is_plain = {type(node).__name__ for node in ast.walk(tree)}.issubset(PLAIN.split())
     adds_places = any(ast.unparse(node) == "sys.path" for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     adds_places |= any(module == "sys" and "path" in names for module, names in imports)
-    texts = sorted(_texts(tree, by_name))
-    return _Analysed(code, imports, texts, by_name, _imports_any(tree), adds_places, is_plain)
+    texts, uses = sorted(_texts(tree, by_name)), _importers(tree)
+    words = sorted({word for text in texts for word in re.findall(r"\w[\w.]*\w", text)} if uses else [])
+    beside = any(not is_text for is_text in uses)
+    return _Analysed(code, imports, texts, words, by_name, beside, adds_places, is_plain)
 
 
 def _imports(tree: ast.Module) -> list[tuple[str, Sequence[str]]]:
@@ -198,8 +207,8 @@ def _imports(tree: ast.Module) -> list[tuple[str, Sequence[str]]]:
     return imports
 
 
-def _imports_any(tree: ast.Module) -> bool:
-    """Whether one of IMPORTERS stands elsewhere than before a plain text that it imports."""
+def _importers(tree: ast.Module) -> list[bool]:
+    """For each place where one of IMPORTERS stands, whether it is called with a plain text."""
     named = [node for node in ast.walk(tree) if getattr(node, "id", getattr(node, "attr", None)) in IMPORTERS]
     plain = {
         id(node.func)
@@ -207,7 +216,7 @@ def _imports_any(tree: ast.Module) -> bool:
         if isinstance(node, ast.Call)
         and all(isinstance(part, ast.Constant) for part in [*node.args[:1], *(word.value for word in node.keywords)])
     }
-    return any(id(node) not in plain for node in named)
+    return [id(node) in plain for node in named]
 
 
 def _imported(imports: Iterable[tuple[str, Sequence[str]]], package: str) -> Iterator[tuple[str, bool]]:
@@ -225,8 +234,7 @@ def _texts(tree: ast.Module, by_name: bool) -> set[str]:
     for node in ast.walk(tree):
         places += [part for field in TEXTS.get(type(node), ()) for part in getattr(node, field) if part]
     constants = (node.value for place in places for node in ast.walk(place) if isinstance(node, ast.Constant))
-    texts = {text for text in constants if isinstance(text, str) and (by_name or text.strip("."))}
-    return texts | {word for text in texts for word in re.findall(r"\w[\w.]*\w", text) if by_name}
+    return {text for text in constants if isinstance(text, str) and (by_name or text.strip("."))}
 
 
 def _named(texts: Iterable[str], package: str = "", folders: bool = False) -> Iterator[tuple[str, bool]]:
