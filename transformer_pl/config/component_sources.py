@@ -48,7 +48,6 @@ BY_NAME = re.compile(
     r"\b(importlib|import_module|__import__|sys|pkgutil|pydoc|runpy|exec|eval|ImportString)\b|modules\["
 )
 IMPORTERS = {"import_module", "__import__", "resolve_name", "locate", "run_module", "run_path", "exec", "eval"}
-IMPORTERS |= {"ImportString"}  # of pydantic
 NAME = re.compile(r"(\.*([\w-]+(\.[\w-]+)*)?)(\.?([:{%]\S*)?)")  # a text that names a module, and what stands behind
 Code = dict[str, str] | str  # by file, a digest of its code; for a class without files of the user's the digest of none
 _last_seen: dict[Path, bytes] = {}  # by file: its content when `forget_edited` last saw it
@@ -191,8 +190,8 @@ def _analysed(content: bytes) -> _Analysed:
     is_plain = {type(node).__name__ for node in ast.walk(tree)}.issubset(PLAIN.split())
     adds_places = any(ast.unparse(node) == "sys.path" for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     adds_places |= any(module == "sys" and "path" in names for module, names in imports)
-    texts, uses = sorted(_texts(tree, by_name)), _importers(tree)
-    words = sorted({word for text in texts for word in re.findall(r"\w[\w.]*\w", text)} if uses else [])
+    texts, uses, by_text = sorted(_texts(tree, by_name)), _importers(tree), "ImportString" in code  # of pydantic
+    words = sorted({word for text in texts for word in re.findall(r"\w[\w.]*\w", text)} if uses or by_text else [])
     beside = any(not is_text for is_text in uses)
     return _Analysed(code, imports, texts, words, by_name, beside, adds_places, is_plain)
 
