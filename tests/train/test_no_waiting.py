@@ -21,10 +21,12 @@ from transformer_pl.train.module import TransformerModule
 def step(keys):
     """A training step, its backward pass and Adam's step on tensors that have a shape, but no values.
 
-    They say that they are on a GPU, so the code takes the path of a GPU. Reading a value is an error.
+    They say that they are on a GPU, so the code takes the path of a GPU. Reading a value is an error. Only this one
+    initialisation, before the training, reads what it has drawn.
     """
     config = resolve([Level("test", TINY | keys)])
-    with FakeTensorMode(), mock.patch.object(torch.Tensor, "is_cuda", True):
+    untruncated = mock.patch.object(torch.nn.init, "trunc_normal_", lambda tensor, **_: tensor)
+    with FakeTensorMode(), mock.patch.object(torch.Tensor, "is_cuda", True), untruncated:
         module = TransformerModule(config, 300)
         module.trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, world_size=1)
         adam = module.configure_optimizers()["optimizer"]
