@@ -33,6 +33,6 @@ class LatentExperts(MixtureOfExperts):
         share, mean = first.flatten(0, -2).mean(0), p.flatten(0, -2).mean(0)
         self.auxiliary = {"balance": self.weight * len(self.experts) * (share * mean).sum()}
         gates = torch.zeros_like(p).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
-        z = self.norm(self.W_down(x).float())  # autocast has no norm in two precisions
+        z = self.norm(self.W_down(x).type_as(self.norm.weight))  # autocast has no norm in two precisions
         outputs = torch.stack([expert(z) for expert in self.experts], -1)  # all are computed: simple, not fast
         return self.W_up((outputs * gates.unsqueeze(-2)).sum(-1))
