@@ -224,9 +224,9 @@ class TrainStream:
         if not isinstance(changed, Batch):
             rule = f"changed must return a Batch, but returns {type(changed).__name__}"
             raise InputError(f"{place}: {rule}; return the batch")
-        sides = (micro, changed) if changed is not micro else ()  # the core's batches wait for no count
-        before, after = [int((side.target_out != PAD).sum()) for side in sides] or (0, 0)
-        if before != after:
-            rule = f"changed must leave as many target tokens as there were, {before}, but leaves {after}"
-            raise InputError(f"{place}: {rule}; leave sentences out in epoch_batches, and tokens in epoch_split")
+        if changed is not micro:  # the core's batches return it: they wait for no count
+            before, after = (int((side.target_out != PAD).sum()) for side in (micro, changed))
+            if before != after:
+                rule = f"changed must leave as many target tokens as there were, {before}, but leaves {after}"
+                raise InputError(f"{place}: {rule}; leave sentences out in epoch_batches, and tokens in epoch_split")
         return changed._replace(tokens=int(split.target.count(batch).sum()))

@@ -48,7 +48,7 @@ class Checks(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """What a plan prints of parts around the model that pass."""
-        noted = (one for one in self.found if one.state == "holds" and one.how)
+        noted = (one for one in self.found if one.is_note)
         return [f"{one.part}: {one.how}" for one in noted if not one.part.startswith("model.")]
 
     @property

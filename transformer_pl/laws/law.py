@@ -38,10 +38,14 @@ class Found(NamedTuple):
     def is_broken(self) -> bool:
         return self.state in ("BROKEN", "FAILS")
 
+    @property
+    def is_note(self) -> bool:
+        """Whether it holds, with something that is worth a note."""
+        return self.state == "holds" and bool(self.how)
+
     def __str__(self) -> str:
-        """A line of the check command. What holds with something worth a note is a note."""
-        state = "note" if self.state == "holds" and self.how else self.state
-        return f"{state:8}  {self.law}: {self.how or self.sentence}{self.cause}"
+        """A line of the check command."""
+        return f"{'note' if self.is_note else self.state:8}  {self.law}: {self.how or self.sentence}{self.cause}"
 
 
 Law = Callable[[Any], Finding]
