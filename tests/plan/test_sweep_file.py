@@ -97,6 +97,15 @@ def test_the_language_model_has_the_rows_of_table_3_without_big():
     assert keys_by_name("table3_lm") == {name: keys | decoder for name, keys in rows}
 
 
+def test_the_table_by_loss_has_the_rows_of_table_3_without_big_and_other_seeds():
+    assert keys_by_name("captions_loss") == keys_by_name("table3_without_big")
+    by_loss = read_sweep(ROOT / "sweeps" / "captions_loss.yaml", looks=[2, 3, 5], base_seeds=10)
+    file, looks = ROOT / "sweeps" / "table3_without_big.yaml", [3, 5]
+    by_bleu = read_sweep(file, "captions", [1, 2, 3, 4, 5], looks=looks, base_seeds=10)
+    of_loss, of_bleu = ({config.seed for config in sweep.rows[0].configs} for sweep in (by_loss, by_bleu))
+    assert by_loss.scale == by_bleu.scale and not of_loss & of_bleu
+
+
 def test_beyond_table_3_has_the_rows_of_six_files():
     """Without those that have no warm-up: their differences would fill the picture."""
     parts = ["positions", "attention", "normalisation", "feed_forward", "depth", "optimizers"]

@@ -167,6 +167,22 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
             assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
 
 
+def test_the_page_counts_what_later_changes_do():
+    """Over all tables of translation at scale demo but the paper's own rows, and tables whose base is another model."""
+    others = ("table3", "table4", "heads", "learned_positions", "leave_one_out", "fidelity")
+    changes = []
+    for words, lines in tables():
+        file = re.fullmatch(r"sweeps/(\w+).yaml --seeds 1,2,3", words)
+        found = {line["row"]: line["Δ BLEU"] for line in lines if line["Δ BLEU"] and not line["row"].startswith("(")}
+        if file and found and not file[1].startswith(others):
+            changes.append(found)
+    every = {name: cell for found in changes for name, cell in found.items()}
+    better, worse = (sum(cell.startswith(sign) and "*" in cell for cell in every.values()) for sign in "+-")
+    numbers = re.search(r"Of (\d+) in (\w+) \[tables\].*?, (\w+) are.*? and (\d+) worse", shipped_pages(), re.DOTALL)
+    spelled = {5: "five", 10: "ten"}
+    assert numbers.groups() == tuple(spelled.get(one, str(one)) for one in (len(every), len(changes), better, worse))
+
+
 def test_seeds_of_different_rows_are_no_pairs(trials, runs):
     """So rows of a sweep are not compared within seeds. The number is that of transformer_pl/report/README.md."""
     said = " ".join((ROOT / "transformer_pl" / "report" / "README.md").read_text(encoding="utf-8").split())

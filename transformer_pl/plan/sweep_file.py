@@ -316,9 +316,10 @@ def _looks(path: Path, values: list, seeds: int, mistakes: list[str]) -> tuple[i
     counts = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
     is_right = len(counts) == len(words) and counts == sorted({*counts}) and counts[:1] >= [2] and counts[-1] == seeds
     if len(values) > 1 or not is_right:
-        rule = f"must be increasing numbers of seeds from 2 to {seeds}, which each row has at most"
-        given = shown(values if len(values) > 1 else values[0])
-        mistakes.append(f'{path}: looks = {given}: {rule}, such as "2 {max(3, seeds)}"; change looks or the seeds')
+        rule = f"must be increasing numbers of seeds, from 2 or more to {seeds}, which each row has"
+        last, given = max(3, seeds), shown(values if len(values) > 1 else values[0])
+        remedy = f'such as looks: {{value: "2 {last}"}} in the file, or --looks 2,{last}; change looks or the seeds'
+        mistakes.append(f"{path}: looks = {given}: {rule}, {remedy}")
     return tuple(counts)
 
 
