@@ -7,10 +7,11 @@
     python tests/benchmarks/archive.py --ids        gives the archived trials the ids that they have today
 
 Adds to sweeps/results/NAME.tar.xz, by default SCALE.tar.xz, what a table needs of each trial of a runs folder: results,
-scores of sentences and identity, without weights and text. A trial that the archive has already stays as it is. Paths
-of the machine are left out. Of a sweep with looks it adds the plan and the decisions. Then every row of the tables
-whose commands stand in sweeps/README.md and RESULTS.md is written into sweeps/results/tables.csv, and the cells of the
-tables of these pages are written anew. Which rows these show, and what sentences say of them, is not.
+scores of sentences and identity, without weights and text. A trial that an archive has already stays as it is. Paths
+of the machine are left out. Of a sweep with looks it adds the plan and the decisions, and of a search the study and
+best.yaml. Then every row of the tables whose commands stand in sweeps/README.md and RESULTS.md is written into
+sweeps/results/tables.csv, and the cells of the tables of these pages are written anew. Which rows these show, and what
+sentences say of them, is not.
 
 --ids is for a change of what an id is made of, while the code of the components is that of the trials. It makes each
 identity anew, from the config and the code that are here, and puts the new ids in the place of the old ones.
@@ -45,18 +46,22 @@ from transformer_pl.trials.trial_folder import TrialFolder
 from transformer_pl.trials.trial_of import trial_of
 
 RESULTS = ROOT / "sweeps" / "results"
-COLUMNS = ("row", "PPL", "PPL / base", "BLEU", "bits/byte", "Δ BLEU", "Δ bits/byte", "Δ 95 %", "p", "seeds", "step")
+SCORES = ("BLEU", "bits/byte", "F1", "Δ BLEU", "Δ bits/byte", "Δ F1")
+COLUMNS = ("row", "PPL", "PPL / base", *SCORES, "Δ 95 %", "p", "seeds", "step")
 PICTURE = re.compile(r"^    python -m transformer_pl.(?:sweep|report) (.*)$|^!\[.*\]\((figures/.*)\)$", re.MULTILINE)
 PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.*.jsonl", "status.json")
+OF_LOOKS, OF_SEARCHES = ("plan.json", "look_*.json"), ("study.journal", "best.yaml")
 
 
 def add_trials(scale: str, runs: Path, trials: Path) -> int:
-    """Copy the trials of a scale that the folder `trials` lacks, and return their number."""
+    """Copy the trials of a scale that no archive has, and return their number."""
     added = 0
+    with shipped_runs() as shipped:
+        known = {trial.name for trial in Path(shipped, "trials").iterdir()}
     for result in sorted((runs / "trials").glob("*/result.json")):
         target = trials / result.parent.name
-        if json.loads(result.read_text())["scale"] == scale and not target.exists():
+        if json.loads(result.read_text())["scale"] == scale and target.name not in known:
             target.mkdir(parents=True)
             for file in (file for pattern in FILES for file in result.parent.glob(pattern)):
                 (target / file.name).write_text(without_paths(file.read_text()).replace("-dirty", ""))
@@ -69,13 +74,14 @@ def without_paths(text: str) -> str:
     return re.sub(r'("data\.path": "|data\.path=)[^" ]*/', r"\1", re.sub(r'(--runs[= ])[^" ]+', r"\1runs", text))
 
 
-def add_looks(runs: Path, sweeps: Path) -> None:
-    """Copy the plan and the decisions of each sweep with looks."""
-    for decision in (runs / "sweeps").glob("*/look_*.json"):
-        target = sweeps / decision.parent.name
-        target.mkdir(parents=True, exist_ok=True)
-        for file in (decision, decision.with_name("plan.json")):
-            (target / file.name).write_text(without_paths(file.read_text()))
+def add_sweeps(runs: Path, sweeps: Path) -> None:
+    """Copy the plan and the decisions of each sweep with looks, and the study of each search."""
+    for files in (OF_LOOKS, OF_SEARCHES):
+        for found in (runs / "sweeps").glob(f"*/{files[-1]}"):
+            target = sweeps / found.parent.name
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (file for pattern in files for file in found.parent.glob(pattern)):
+                (target / file.name).write_text(without_paths(file.read_text()))
 
 
 def decide_anew(folder: Path) -> int:
@@ -201,7 +207,7 @@ def renew_ids(folder: Path) -> int:
     found = {trial: identity_of(trial) for trial in map(TrialFolder, sorted(folder.glob("trials/*")))}
     ids = {Identity(trial.identity()).weights: today.weights for trial, today in found.items()}
     ids |= {trial.id: today.trial for trial, today in found.items()}
-    for file in [*folder.glob("trials/*/result.json"), *folder.glob("sweeps/*/*.json")]:
+    for file in [*folder.glob("trials/*/result.json"), *folder.glob("sweeps/*/*")]:
         text = re.sub(r"\b[0-9a-f]{12}\b", lambda word: ids.get(word[0], word[0]), file.read_text(encoding="utf-8"))
         file.write_text(text, encoding="utf-8")
     for trial, today in found.items():
@@ -214,7 +220,7 @@ def renew_ids(folder: Path) -> int:
 def main(scale: str, runs: str, name: str = "") -> None:
     with unpacked(RESULTS / f"{name or scale}.tar.xz") as folder:
         print(f"{add_trials(scale, Path(runs), folder / 'trials')} trials added")
-        add_looks(Path(runs), folder / "sweeps")
+        add_sweeps(Path(runs), folder / "sweeps")
 
 
 if __name__ == "__main__":

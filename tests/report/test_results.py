@@ -257,10 +257,13 @@ def test_the_differences_with_other_training_texts_are_those_of_their_trials():
     assert {row for row, *_ in rows} == {*means.index}
 
 
-def test_each_trial_is_of_a_table(finished, trials):
+def test_each_trial_is_of_a_table_or_a_search(finished, trials, runs):
     sweeps = [shipped_sweep(words) for words, _ in tables()]
+    sweeps += [read_sweep(best) for best in runs.glob("sweeps/*/best.yaml")]
     of_tables = {keys_of_row(s, row, config.seed) for s in sweeps for row in s.planned for config in row.configs}
-    assert trials.keys() <= of_tables and len(trials) == len(finished)
+    studies = [study.read_text(encoding="utf-8") for study in runs.glob("sweeps/*/study.journal")]
+    others = [folder.path.name for keys, folder in trials.items() if keys not in of_tables]
+    assert all(any(f'"{name}"' in study for study in studies) for name in others) and len(trials) == len(finished)
 
 
 def test_the_trials_keep_their_ids(finished):

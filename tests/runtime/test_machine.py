@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import platform
+import sys
 from contextlib import nullcontext
 from unittest import mock
 
@@ -14,7 +16,7 @@ from helpers import command, little_text, write_sweep
 
 from transformer_pl.config.levels import Level, resolve
 from transformer_pl.runtime import machine
-from transformer_pl.runtime.errors import InputError
+from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.sweep import __main__ as sweep
 from transformer_pl.train import devices, fit
 
@@ -106,6 +108,35 @@ def test_bfloat16_needs_a_gpu_that_has_it(monkeypatch, majors, enough):
         with nullcontext() if fits else pytest.raises(InputError, match=f"trainer.precision = {precision}"):
             assert devices.accelerator(config(precision=precision).trainer, gpus) == ("cuda" if gpus else "cpu")
     assert devices.accelerator(config(precision="bf16-mixed", accelerator="cpu").trainer, gpus) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("cpu_info", "is_slow"),
+    [
+        ("processor : 0\nflags\t\t: fpu sse2 avx avx2 fma\nbugs\t: spectre_v1\n", True),
+        ("flags\t\t: avx avx2 avx512f avx512bw\n", False),
+        ("flags\t\t: avx avx2 avx_ne_convert\n", False),
+        ("Features\t: fp asimd bf16\n", False),  # of ARM
+        (None, False),
+    ],
+)
+def test_a_processor_that_emulates_bfloat16_is_named(tmp_path, monkeypatch, capsys, cpu_info, is_slow):
+    if cpu_info is not None:
+        (tmp_path / "cpuinfo").write_text(cpu_info)
+    emulates = machine.emulates_bfloat16(tmp_path / "cpuinfo")
+    monkeypatch.setattr(devices, "emulates_bfloat16", lambda: emulates)
+    warn.cache_clear()
+    for precision, gpus, device in (("32-true", 0, "cpu"), ("bf16-mixed", 1, "cuda"), ("bf16-mixed", 0, "cpu")):
+        assert devices.accelerator(config(precision=precision).trainer, gpus) == device
+        said = capsys.readouterr().err
+        assert ("trainer.precision = bf16-mixed" in said and "32-true" in said) == (
+            is_slow and (precision, gpus) == ("bf16-mixed", 0)
+        )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="torch says it of x86 on Linux")
+def test_bfloat16_is_emulated_where_onednn_lacks_it():
+    assert machine.emulates_bfloat16() != torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def test_a_torch_for_gpus_finds_none_where_no_driver_is(monkeypatch):

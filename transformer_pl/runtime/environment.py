@@ -77,8 +77,10 @@ def code_state() -> str | None:
 def describe_environment(packages: Iterable[str]) -> dict[str, Any]:
     """The machine, the system, Python and the versions of these packages. Rates and times depend on them."""
     cpu, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if cpuinfo.exists() and (model := re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())):
-        cpu = model[1]
+    if cpuinfo.exists():
+        first = dict(re.findall(r"^(cpu family|model|model name)\s*: (.+)", cpuinfo.read_text().split("\n\n")[0], re.M))
+        if len(first) == 3:  # of x86, where servers of several generations may have one name
+            cpu = f"{first['model name']} (family {first['cpu family']}, model {first['model']})"
     return {
         "host": platform.node(),
         "system": platform.platform(),

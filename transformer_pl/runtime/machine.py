@@ -46,6 +46,19 @@ def has_bfloat16() -> bool:
     return not majors or max(majors) >= 8
 
 
+def emulates_bfloat16(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether torch computes products in bfloat16 on this processor with loops that are much slower than in float32.
+
+    So it is on Intel's and AMD's without AVX-512 and AVX-NE-CONVERT, which oneDNN needs. Outside Linux it is not known.
+
+    cpu_info: the kernel's list of processors.
+    """
+    with suppress(OSError):
+        flags = re.search(r"^flags\s*: (.*)$", cpu_info.read_text(encoding="utf-8"), re.MULTILINE)  # of x86 alone
+        return flags is not None and not {"avx512bw", "avx_ne_convert"} & {*flags[1].split()}
+    return False
+
+
 def visible(count: int, names: str | None) -> list[str]:
     """The GPUs, of `count`, that CUDA shows if CUDA_VISIBLE_DEVICES is `names`: those before the first unknown name."""
     numbers = [str(number) for number in range(count)]

@@ -5,8 +5,8 @@ import re
 
 from transformer_pl.config import Trainer
 from transformer_pl.runtime.environment import RANKS_OF
-from transformer_pl.runtime.errors import InputError
-from transformer_pl.runtime.machine import has_bfloat16
+from transformer_pl.runtime.errors import InputError, warn
+from transformer_pl.runtime.machine import emulates_bfloat16, has_bfloat16
 from transformer_pl.runtime.terminal import counted
 
 # Lightning takes this process for one of several if one of these variables is set.
@@ -92,4 +92,7 @@ def accelerator(trainer: Trainer, gpus: int) -> str:
         mistakes.append(f"trainer.devices = {trainer.devices}: must be at most {gpus}, the GPUs found here; {remedy}")
     if mistakes:
         raise InputError(*mistakes)
+    if not gpus and trainer.precision.startswith("bf16") and emulates_bfloat16():
+        slow = "this processor has no AVX-512, and needs more than ten times as long for it as for 32-true"
+        warn(f"trainer.precision = {trainer.precision}: {slow}; choose 32-true, which makes other trials")
     return "cuda" if gpus else "cpu"
