@@ -236,6 +236,28 @@ def test_the_report_reads_what_ships_and_writes_nothing(tmp_path, monkeypatch):
     assert code == 2 and str(tempfile.gettempdir()) not in error and not any(tmp_path.iterdir())
 
 
+def test_what_the_searches_found_is_written():
+    """Of the archived studies, which the report prints as those that a user has."""
+    written = shipped_pages().split("## Searches at scale demo\n")[1].split("\n## ")[0]
+    for file in ("search_size", "search_regularisation"):
+        code, out, error = ended(report.main, file, "--shipped", "--format=json")
+        assert code == 0, error
+        found = json.loads(out)["rows"]
+        (cells,) = re.findall(rf"\|`{file}.yaml`\|(\d+).*?\|(.*)\|", written)
+        (base,) = (one for one in found if one["base"])
+        chosen = [one for one in found if one["state"] in ("front", "best") and not one["base"]]
+        numbers = (
+            [f"{one['val/ppl']:.3f}" for one in (base, *chosen)]
+            if file == "search_regularisation"
+            else [
+                number
+                for one in chosen
+                for number in (f"{one['val/bleu']:.1f} BLEU", f"{one['flops'] / base['flops']:.0%}")
+            ]
+        )
+        assert int(cells[0]) == len(found) and all(number.replace("%", " %") in cells[1] for number in numbers), numbers
+
+
 def test_a_scale_that_was_looked_at_is_compared_by_its_own_looks(runs):
     of_demo, of_captions = (words for words, _ in tables() if "--looks" in words)
     _, out, error = ended(report.main, *of_captions.split(), f"--runs={runs}", "--against=demo", "--format=json")
