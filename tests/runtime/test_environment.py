@@ -1,5 +1,8 @@
-"""What a trial records of the code that trained it."""
+"""What a trial records of the code that trained it, and of the machine."""
 
+import os
+import platform
+import re
 import shutil
 import subprocess
 
@@ -43,3 +46,13 @@ def test_the_commit_and_whether_files_were_changed_since(repository, tmp_path):
 def test_the_projects_own_repository_is_the_one():
     if (ROOT / ".git").exists():
         assert environment.code_state().removesuffix("-dirty") == git(ROOT, "rev-parse", "HEAD")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("lscpu"), reason="lscpu says it of x86 on Linux")
+def test_the_processor_is_named_with_its_family_and_model():
+    """Two generations of AMD's servers have the same name, and round differently."""
+    english = os.environ | {"LC_ALL": "C"}
+    found = subprocess.run(["lscpu"], capture_output=True, text=True, check=True, env=english).stdout
+    keys = "Model name", "CPU family", "Model"
+    name, family, model = (re.search(rf"^ *{key}: +(.+)", found, re.MULTILINE)[1] for key in keys)
+    assert environment.describe_environment([])["cpu"] == f"{name} (family {family}, model {model})"
