@@ -97,7 +97,7 @@ def test_a_plan_says_which_difference_so_many_seeds_would_find(tmp_path):
     assert 0.9 < float(many) < float(few) < 4 and plan("--seeds", "1") == plan("--set", "optim.max_steps=20") == []
     with tarfile.open(ROOT / "sweeps" / "results" / "demo.tar.xz") as archive:
         archive.extractall(tmp_path, [one for one in archive if "/base-s" in one.name], filter="data")
-        assert len(results(tmp_path)) == 5 and plan() == [few]
+        assert len(results(tmp_path)) >= 5 and plan() == [few]
         archive.extractall(tmp_path, filter="data")
     assert plan() != [few]
 
