@@ -74,13 +74,23 @@ def code_state() -> str | None:
     return None
 
 
+def processor(cpu_info: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """What Linux says of the first processor, by its names for it, such as `model name`; nothing on other systems.
+
+    cpu_info: the kernel's list of processors.
+    """
+    with suppress(OSError):
+        first = cpu_info.read_text(encoding="utf-8").split("\n\n")[0]
+        return dict(re.findall(r"^(\S.*?)\s*: (.+)$", first, re.MULTILINE))
+    return {}
+
+
 def describe_environment(packages: Iterable[str]) -> dict[str, Any]:
     """The machine, the system, Python and the versions of these packages. Rates and times depend on them."""
-    cpu, cpuinfo = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        first = dict(re.findall(r"^(cpu family|model|model name)\s*: (.+)", cpuinfo.read_text().split("\n\n")[0], re.M))
-        if len(first) == 3:  # of x86, where servers of several generations may have one name
-            cpu = f"{first['model name']} (family {first['cpu family']}, model {first['model']})"
+    found = processor()
+    cpu = found.get("model name", platform.processor() or platform.machine())
+    if "cpu family" in found:  # of x86, where servers of several generations may have one name
+        cpu += f" (family {found['cpu family']}, model {found['model']})"
     return {
         "host": platform.node(),
         "system": platform.platform(),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pynvml
 
+from transformer_pl.runtime.environment import processor
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 NOT_GLIBC = (AttributeError, OSError, TypeError)
 
@@ -53,10 +55,8 @@ def emulates_bfloat16(cpu_info: Path = Path("/proc/cpuinfo")) -> bool:
 
     cpu_info: the kernel's list of processors.
     """
-    with suppress(OSError):
-        flags = re.search(r"^flags\s*: (.*)$", cpu_info.read_text(encoding="utf-8"), re.MULTILINE)  # of x86 alone
-        return flags is not None and not {"avx512bw", "avx_ne_convert"} & {*flags[1].split()}
-    return False
+    flags = processor(cpu_info).get("flags", "").split()  # of x86 alone
+    return bool(flags) and not {"avx512bw", "avx_ne_convert"} & {*flags}
 
 
 def visible(count: int, names: str | None) -> list[str]:

@@ -92,7 +92,12 @@ def accelerator(trainer: Trainer, gpus: int) -> str:
         mistakes.append(f"trainer.devices = {trainer.devices}: must be at most {gpus}, the GPUs found here; {remedy}")
     if mistakes:
         raise InputError(*mistakes)
-    if not gpus and trainer.precision.startswith("bf16") and emulates_bfloat16():
-        slow = "this processor has no AVX-512, and needs more than ten times as long for it as for 32-true"
-        warn(f"trainer.precision = {trainer.precision}: {slow}; choose 32-true, which makes other trials")
+    _warn_of_emulation(trainer.precision, gpus)
     return "cuda" if gpus else "cpu"
+
+
+def _warn_of_emulation(precision: str, gpus: int) -> None:
+    """Warn of a precision for which the processor takes much longer than for float32. gpus: those that are used."""
+    if not gpus and precision.startswith("bf16") and emulates_bfloat16():
+        slow = "this processor has no AVX-512, and needs more than ten times as long for it as for 32-true"
+        warn(f"trainer.precision = {precision}: {slow}; choose 32-true, which makes other trials")
