@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError:  # which `main` says
     TemplateLM = object
 
-OWN = ("trial", "runs")  # what stands before the arguments of lm-eval
+OWN = ("trial=", "runs=")  # what stands before the arguments of lm-eval
 
 
 class TrialLM(TemplateLM):
@@ -113,7 +113,7 @@ def main(argv: list[str]) -> int:
         prog = "python -m transformer_pl.lm_eval"
         usage = f"{prog} trial=ID [runs=DIR] --tasks TASK --log_samples --output_path FOLDER"
         CommandParser(prog=prog, usage=usage, description=__doc__).parse_args(argv or ["--help"])
-    own = dict(word.split("=", 1) for word in argv if word.startswith(tuple(f"{name}=" for name in OWN)))
+    own = dict(word.split("=", 1) for word in argv if word.startswith(OWN))
     if "trial" not in own:
         raise InputError("trial: must be given, such as trial=language-model/base/s1, before the arguments of lm-eval")
     if TemplateLM is object:
@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int:
         def create_from_arg_obj(cls, *_: Any) -> TrialLM:
             return loaded
 
-    rest = [word for word in argv if word.split("=", 1)[0] not in OWN]
+    rest = [word for word in argv if not word.startswith(OWN)]
     named = ["--model", "transformer_pl", "--model_args", f"model={loaded.trial.folder.name}"]  # of its outputs
     sys.argv = ["lm-eval", "run", *named, *rest]
     cli_evaluate()

@@ -247,6 +247,18 @@ def test_the_vocabulary_may_be_learned_from_another_text(tmp_path):
         prepare(data.model_copy(update={"vocabulary_from": "nowhere"}), tmp_path / "runs")
 
 
+@pytest.mark.parametrize("name", ["val.more", "more", "train.more"])
+def test_another_further_set_is_encoded_anew(tmp_path, name):
+    """Whatever its name begins with; what is as before is taken from the dataset with the set before."""
+    text = str(little_text(tmp_path / "text"))
+    for count in (3, 4):
+        more = little_text(tmp_path / f"more{count}", test=count)
+        prepared = prepare(Data(path=text, vocab_size=300, sets=(f"{name}={more}",)), tmp_path / "runs")
+        assert len(prepared.split(name).source) == len(prepared.text(name)[0]) == count
+        assert len(prepared.split("val").source) == 8
+    assert (prepared.folder / "train.source.tokens").stat().st_nlink == 2
+
+
 @pytest.mark.parametrize("file", ["train.de", "other/train.en"])
 def test_a_text_that_changes_while_it_is_prepared_is_refused(tmp_path, file):
     """Though it is put back before the end: the id is that of what was hashed at first."""

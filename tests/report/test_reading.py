@@ -370,6 +370,12 @@ def test_options_of_runs_are_for_runs():
     assert "--rows" in refused(ROOT / "sweeps/heads.rows.yaml", *BY_H.split())
 
 
+def test_a_value_that_looks_like_a_file_of_runs_is_a_value():
+    """The kind of the report goes by its file, which comes first."""
+    for words in (["--caption", "as in runs.csv"], ["--set", "data.train=words.tsv"]):
+        assert "--row" not in refused(ROOT / "sweeps/table3_A.yaml", "--format=tex", *words, "--nonsense")
+
+
 def test_a_file_of_runs_may_have_any_name(tmp_path):
     path = write(tmp_path, *lines_of()).rename(tmp_path / "runs.txt")
     assert "0.93" in printed(path, "--row=h", "--metric=acc", "--format=csv")

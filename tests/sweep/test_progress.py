@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import yaml
 from forked import start
-from helpers import ROOT, processes, shared_text
+from helpers import ROOT, a_result, processes, shared_text, write_sweep
 from rich.console import Console
 
 from transformer_pl.plan.plan import CostEstimate, plan_trials
@@ -137,6 +137,22 @@ def test_a_resumed_trial_is_timed_from_where_it_continues(planned, clock):
         (line,) = shown(view, clock)
     assert "1250/1500" in view.bars.tasks[-1].fields["state"]
     assert left(line) == pytest.approx(PRINT_EVERY_S * 250 / 150, abs=1)
+
+
+def test_the_steps_of_its_start_are_none_of_a_trial_that_goes_on(tmp_path, clock):
+    keys = {"variant": ["base", "model.start=base model.start_with=all optim.max_steps=3000"], "optim.max_steps": 1500}
+    trials = plan_trials(read_sweep(write_sweep(tmp_path / "a.yaml", keys)), RunsFolder(tmp_path / "runs"))
+    (base,), (branch,) = ([one for one in trials if bool(one.start) == starts] for starts in (False, True))
+    base.folder.make()
+    base.folder.finish(a_result(id=base.id, weights_id=base.identity.weights, steps=1500))
+    view = ProgressView(plain(), GridQueue([branch], estimates(trials)), 0)
+    view.started(view.queue.next(set()))
+    for step in (1520, 1540, 1560):
+        train(branch, step)
+        clock(2)
+        view.refresh()
+    line = view.console.file.getvalue()
+    assert "60 steps" in line and left(line.replace(" of training", "")) == pytest.approx((1500 - 60) * 2 / 20, abs=1)
 
 
 @pytest.mark.parametrize("last", [1500, 600])

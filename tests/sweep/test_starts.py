@@ -13,7 +13,7 @@ import yaml
 from helpers import a_result, little_text, wait_for
 from tiny_trials import TINY
 
-from transformer_pl.plan.plan import CostEstimate, plan_trials
+from transformer_pl.plan.plan import CostEstimate, estimate_costs, plan_trials
 from transformer_pl.plan.queue import GridQueue
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.sweep_file import read_sweep
@@ -155,9 +155,9 @@ def queue_of(trials):
     return GridQueue(trials, {one.place: CostEstimate(Cost(1, 1.0 + one.place), None) for one in trials})
 
 
-def finish(trial):
+def finish(trial, **keys):
     trial.folder.make()
-    trial.folder.finish(a_result(id=trial.id, weights_id=trial.identity.weights))
+    trial.folder.finish(a_result(id=trial.id, weights_id=trial.identity.weights, **keys))
 
 
 @pytest.mark.parametrize("rerun", [False, True])
@@ -202,6 +202,16 @@ def test_of_trials_that_share_weights_the_one_that_keeps_its_state_is_trained(gr
     assert not base.can_use(beam.folder)
     (beam.folder.path / STATE).touch()
     assert base.can_use(beam.folder)
+
+
+def test_the_cost_of_a_trial_that_goes_on_is_that_of_its_own_steps(grid):
+    """Also by one that stopped early, whose result has the FLOPs of its own steps alone."""
+    trials = planned(grid(["base", f"model.start=base {GOES_ON}"]))
+    bases, (first, second) = ([one for one in trials.values() if bool(one.start) == starts] for starts in (False, True))
+    for base in bases:
+        finish(base, steps=4)
+    finish(first, steps=6, flops=3e9)
+    assert estimate_costs([first, second], [])[second.place].cost.flops == pytest.approx(2 * 3e9)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def _write_all(folder: Path, data: Data, corpus: Corpus, on_progress: OnProgress
         learned = Learned.of(same)
         for name in ("train", "val"):
             splits[name] = same.meta["splits"][name]
-            for path in same.folder.glob(f"{name}.*"):
+            for path in same.files(name):
                 link(path, folder / path.name)
     else:
         on_progress(f"learning a vocabulary of {data.vocab_size:,} tokens", 0, None)

@@ -1,7 +1,8 @@
 """A prepared corpus: a folder of token arrays.
 
 runs/data/<id>/  tokenizer.model  meta.json
-                 {train,val,test}.{source,target}.{tokens,lengths}  {val,test}.{source,target}.txt
+                 SPLIT.{source,target}.{tokens,lengths}, except train SPLIT.{source,target}.txt, and SPLIT.documents
+                 where the documents of its lines are known. A SPLIT is train, val, test or the name of a further set.
 """
 
 from contextlib import AbstractContextManager
@@ -62,6 +63,11 @@ class Prepared:
             return 1.0, float(self.split("train").target.lengths_with_special.mean())
         counts = self.meta["splits"]["train"]
         return counts["source_pieces"] / counts["pairs"] + 1, counts["target_pieces"] / counts["pairs"] + 1
+
+    def files(self, name: str) -> list[Path]:
+        """The files of a split."""
+        names = [f"{name}.{side}.{kind}" for side in SIDES for kind in ("tokens", "lengths", "txt")]
+        return [path for name in (*names, f"{name}.documents") if (path := self.folder / name).exists()]
 
     def split(self, name: str) -> Split:
         """The tokens of a split. Where targets are cut, each piece has a source of its own, which is empty."""

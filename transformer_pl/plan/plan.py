@@ -119,7 +119,8 @@ def row_costs(trials: Sequence[Trial]) -> dict[int, tuple[Cost, bool]]:
     for trial in trials:
         result = None if trial.place in costs else trial.folder.result()
         if result and result.steps and result.flops is not None:
-            costs[trial.place] = Cost(result.params, result.flops * trial.config.steps / result.steps), True
+            own_steps = [max(1, steps - trial.begins_after()) for steps in (trial.config.steps, result.steps)]
+            costs[trial.place] = Cost(result.params, result.flops * own_steps[0] / own_steps[1]), True
     lengths = cache(_lengths)
     rows = {
         trial.place: (trial.config, lengths(trial.prepared)) for trial in reversed(trials) if trial.place not in costs
@@ -210,12 +211,10 @@ def _speed_keys(config: Mapping[str, Any]) -> tuple[str, str]:
 def _rates_of_scale(scale: str, speed_key: str, accelerator: str, prepared: Prepared) -> tuple[list[float], str]:
     """The seconds that a FLOP takes on each processor by what a scale's file states of base, and what these are.
 
-    None where it states nothing, and where the trial is of another dataset or trainer, or is trained on a GPU.
+    Empty where it states nothing, and where the trial is of another dataset or trainer, or is trained on a GPU.
     """
     measured, base = scale_measured(scale), resolve([scale_level(scale)])
-    if not measured.seconds or (gpus() and accelerator != "cpu"):
-        return [], ""
-    if _speed_keys(base.flat())[1] != speed_key:
+    if not measured.seconds or (gpus() and accelerator != "cpu") or _speed_keys(base.flat())[1] != speed_key:
         return [], ""
     (cost,) = training_costs([(base, _lengths(prepared))])
     return [seconds / cost.flops for seconds in measured.seconds], measured.processor

@@ -215,15 +215,19 @@ class RunsReport(TableChoice):
 
 
 def _is_of_runs(word: str) -> bool:
-    """Whether a word of the command line names runs, and not a sweep file, or is an option of theirs alone."""
-    if word.startswith("-"):
-        return word.partition("=")[0] == "--metric"
+    """Whether a word names runs, and not a sweep file."""
     return Path(word).suffix.lower() in (".csv", ".tsv") or word.startswith(ONLINE_RUNS)
 
 
 def read_options(argv: list[str]) -> SweepReport | RunsReport:
-    """The options of the command line. Those of the other kind of file are unknown."""
-    kind: Any = RunsReport if any(map(_is_of_runs, argv)) else SweepReport
+    """The options of the command line. Those of the other kind of file are unknown.
+
+    It is of runs if its first word names some, or if it has a --metric, which a table of runs alone has and needs.
+    """
+    of_runs_alone = any(_is_of_runs(word) for word in argv[:1]) or any(
+        word.partition("=")[0] == "--metric" for word in argv
+    )
+    kind: Any = RunsReport if of_runs_alone else SweepReport
     parser = CommandParser(
         prog="python -m transformer_pl.report",
         usage="%(prog)s FILE... [options]",

@@ -57,8 +57,10 @@ class ProgressView:
         self.bars.stop()
 
     def started(self, trial: Trial) -> None:
-        begun = _last_line(trial).get("step", 0)  # where an earlier command ended
+        first = trial.begins_after()
+        begun = max(first, _last_line(trial).get("step", 0))  # where its start, or an earlier command, ended
         fields = {"trial": trial, "begun": begun, "started_at": time.time(), "state": "starting"}
+        fields["flops_of_step"] = self.queue.estimates[trial.place].cost.flops / max(1, trial.config.steps - first)
         self.bars.add_task(trial.name, total=trial.config.steps, completed=begun, **fields)
         self.running[trial.id] = self.bars.tasks[-1]
 
@@ -69,7 +71,7 @@ class ProgressView:
         if outcome:
             self.counts[outcome] += 1
         if outcome == "done":
-            self._trained += self._flops(task, trial.config.steps - task.fields["begun"])
+            self._trained += task.fields["flops_of_step"] * (trial.config.steps - task.fields["begun"])
         ended = self.cached + sum(self.counts.values())
         total = ended + len(self.running) + self.queue.remaining().trials
         self.say(f"[{ended}/{total}] {trial.name}  {format_duration(task.elapsed or 0.0)}  {description}")
@@ -120,19 +122,14 @@ class ProgressView:
         """`2 done, 1 running, 3 waiting; 1:20 so far, about 2:30 left`."""
         (waiting, to_do), trained = self.queue.remaining(), self._trained
         for task in self.running.values():
-            to_do += self._flops(task, task.remaining or 0)
-            trained += self._flops(task, task.completed - task.fields["begun"])
+            to_do += task.fields["flops_of_step"] * (task.remaining or 0)
+            trained += task.fields["flops_of_step"] * (task.completed - task.fields["begun"])
         counts = self.counts | {"cached": self.cached, "running": len(self.running), "waiting": waiting}
         parts = [*(f"{count} {state}" for state, count in counts.items() if count), self.waits]
         self.bars.update(self.whole.id, completed=trained / max(1.0, trained + to_do))
         remaining, elapsed = self.whole.time_remaining, format_duration(self.whole.elapsed or 0.0)
         left = f", about {format_duration(remaining)} left" if remaining else ""
         return f"{', '.join(filter(None, parts))}; {elapsed} so far{left}"
-
-    def _flops(self, task: Task, steps: float) -> float:
-        """The FLOPs of so many steps of a running trial."""
-        trial: Trial = task.fields["trial"]
-        return self.queue.estimates[trial.place].cost.flops * steps / trial.config.steps
 
 
 def _last_line(trial: Trial) -> dict[str, Any]:
