@@ -17,6 +17,7 @@ import pytest
 import tiny_trials
 import yaml
 from helpers import ROOT, little_text
+from markdown_it import MarkdownIt
 from shipped_components import marks_of
 from tiny_trials import in_a_command, unrehearsed
 
@@ -289,6 +290,21 @@ def anchors(path):
     """GitHub's anchor of each heading: lower case, blanks to dashes, no punctuation."""
     headings = re.findall(r"^#+ (.+)$", without_fences(path.read_text(encoding="utf-8")), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_what_is_written_as_code_or_as_a_table_is_shown_as_that():
+    """Four blanks after a list are its text, and a table behind a paragraph needs a blank line."""
+    for page in READMES:
+        text = page.read_text(encoding="utf-8")
+        found = MarkdownIt("commonmark").enable("table").parse(text)
+        code, tables = (
+            {number for one in found if one.map and one.type in types for number in range(*one.map)}
+            for types in (("code_block", "fence"), ("table_open",))
+        )
+        lines = {number: line for number, line in enumerate(text.splitlines()) if number not in code}
+        wrong = [line for number, line in lines.items() if line.startswith("    ")]
+        wrong += [line for number, line in lines.items() if line.startswith("|") and number not in tables]
+        assert wrong == [], page
 
 
 def test_every_link_leads_somewhere():
