@@ -294,11 +294,6 @@ class LossOfBatch(Protocol):
         """The sum over all tokens of batch.target_out except padding (0)."""
 
 
-def modules_with(model: nn.Module, hook: type) -> Iterator[Any]:
-    """The modules of a model that have a hook, such as `Incremental`: components, and modules within them."""
-    return (module for module in model.modules() if module is not model and isinstance(module, hook))
-
-
 def parts_with(hook: type, *parts: Any) -> Iterator[Any]:
     """What has a hook, such as `Stepwise`: of these parts themselves, and of the modules within a module."""
     for part in parts:
@@ -345,9 +340,5 @@ def _going_on(value: Tensor, begins: Tensor) -> Tensor:
 
 def has_weights(attention: nn.Module) -> bool:
     """Whether an attention can show its weights. A class with a `forward` of its own does not inherit `weights`."""
-    for parent in type(attention).__mro__:
-        if "weights" in vars(parent):
-            return True
-        if "forward" in vars(parent):
-            return False
-    return False
+    classes = map(vars, type(attention).__mro__)  # that of torch.nn.Module has a `forward`
+    return next("weights" in own for own in classes if "weights" in own or "forward" in own)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformer_pl.config import PAD, Site, Sizes
 from transformer_pl.config.components import build
 from transformer_pl.model.kernels import Dropout, fused_where_faster, product, softmax
-from transformer_pl.model.slots import Cache, Incremental, Mask, Memory, modules_with
+from transformer_pl.model.slots import Cache, Incremental, Mask, Memory, parts_with
 
 
 def linear(d_in: int, d_out: int, bias: bool = False) -> nn.Linear:
@@ -113,7 +113,7 @@ class Transformer(nn.Module):
     @property
     def incremental(self) -> bool:
         """Whether decoding can continue from a cache; a component that cannot has `incremental = False`."""
-        return all(module.incremental for module in modules_with(self, Incremental))
+        return all(part.incremental for part in parts_with(Incremental, *self.children()))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits of every next token, (B, Lt, V), from source (B, Ls) and the target so far (B, Lt), padded."""

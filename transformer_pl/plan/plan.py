@@ -62,11 +62,6 @@ class Plan(NamedTuple):
     estimates: dict[int, CostEstimate]
     trunks: Sequence[Trial] = ()  # of other files, which are to be trained before them
 
-    @classmethod
-    def of(cls, sweep: Sweep, trials: list[Trial], missing: Sequence[Trial]) -> "Plan":
-        """A plan without estimates. missing: the trials that are to be trained."""
-        return cls(sweep, trials, {}, [trial for trial in missing if trial.place >= len(sweep.rows)])
-
     @property
     def planned(self) -> list[Trial]:
         """The trials and the trunks."""

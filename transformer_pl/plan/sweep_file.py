@@ -99,11 +99,6 @@ class Sweep:
     looks: tuple[int, ...] = ()  # after how many seeds the rows are looked at; empty: once, at the end
 
     @property
-    def retuned(self) -> tuple[str, ...]:
-        """The keys of which each row has its own best value."""
-        return tuple(self.tried[0][1]) if self.tried else ()
-
-    @property
     def configs(self) -> list[Config]:
         """The configs of all trials, row by row."""
         return [config for row in self.rows for config in row.configs]

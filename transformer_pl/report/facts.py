@@ -129,7 +129,7 @@ def _trials(grid: Grid) -> Iterator[str]:
 
 def _rates(sweep: Sweep) -> Iterator[str]:
     """Which rows have the learning rate of base, and that it was chosen for none of them."""
-    if any(key.startswith(OF_RATE) for key in sweep.retuned):
+    if sweep.tried and any(key.startswith(OF_RATE) for key in sweep.tried[0][1]):
         return
     base, *rates = (
         {key: value for key, value in config.flat().items() if key.startswith(OF_RATE)}

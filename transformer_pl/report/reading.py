@@ -38,7 +38,6 @@ DECIMAL_COMMA = re.compile(r"[-+\u2212]?[0-9][0-9.'\u2019 ]*,[0-9]+([eE][-+]?[0-
 LARGEST = 1e60  # of the numbers of a file; the smallest is its inverse. Fourth powers of others overflow or are 0
 MOST_UNNAMED = 50  # runs of a row, or equal values of a column, that may be seeds where no column is said to be theirs
 NO_RUNS = "must have a line of headings and a line for each run, finished and with a name"
-divided = partial(csv.reader, skipinitialspace=True)
 INDEX = "index"  # what a first column without a heading is called, as pandas writes its index
 # The heading of a column that says whether a run has finished, alone or at the end of a path, as in sys/state
 STATE = re.compile(r"(.*[/. ])?((run|job|task|trial|training|slurm|is)[_ ]?)*(state|status|done)", re.IGNORECASE)
@@ -203,7 +202,7 @@ def _records(path: Path, separator: str, skipped: int) -> Iterator[tuple[int, li
     may have several lines; then the number is that of the first."""
     with _located(path).open(encoding="utf-8-sig", newline="") as file:
         deque(islice(file, skipped), 0)
-        reader, line = divided(file, delimiter=separator, strict=True), 1 + skipped
+        reader, line = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True), 1 + skipped
         try:
             for cells in reader:
                 if any(map(str.strip, cells)):

@@ -5,7 +5,7 @@ import math
 import os
 import re
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,10 +22,8 @@ def gpus() -> list[str]:
 
     GPUs of AMD and Apple are not used.
     """
-    is_for_cpus = False
-    with suppress(PackageNotFoundError):
-        is_for_cpus = "+cpu" in version("torch")
-    return visible(0 if is_for_cpus else len(_capabilities()), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    count = 0 if "+cpu" in version("torch") else len(_capabilities())
+    return visible(count, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 PEAKS = {  # of products in half precision, dense, in TFLOP/s, by NVIDIA's data sheets

@@ -107,12 +107,8 @@ class Search(Goals):
     ) -> Trial:
         """The trial of drawn values, which plans and tables call `name`. Raises an InputError as `config` does."""
         config, keys = self.config(drawn)
-        trial = trial_of(config, corpus, runs, Origin(self.row_name(config)))
+        trial = trial_of(config, corpus, runs, Origin(describe_difference(config, self.base)))
         return replace(trial, origin=Origin(name, name, self.scale, keys, number))
-
-    def row_name(self, config: Config) -> str:
-        """How the config of a trial differs from the base, for the name of its folder."""
-        return describe_difference(config, self.base)
 
     def taken(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """The drawn values by key, and the fixed ones.

@@ -111,7 +111,7 @@ class GridCommand(SweepCommand):
         if self.decisions and not self.decisions.lacking:
             self.decisions.looked_at()  # raises an InputError for a decision that its results do not show
         missing = self.trials_to_train(trials)
-        plan = Plan.of(sweep, trials, missing)
+        plan = Plan(sweep, trials, {}, [trial for trial in missing if trial.place >= len(sweep.rows)])
         is_here = options.launcher == "local"
         workers = self.workers([trial.config for trial in missing], len(missing)) if is_here else None
         # The cheapest check first: the text, one run of each row, and the laws.

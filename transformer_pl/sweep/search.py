@@ -33,7 +33,7 @@ from transformer_pl.sweep.starts import described_starts
 from transformer_pl.sweep.sweep_command import SweepCommand
 from transformer_pl.sweep.sweep_options import SweepOptions
 from transformer_pl.task import open_corpus
-from transformer_pl.trials.identity import path_notes
+from transformer_pl.trials.identity import describe_difference, path_notes
 from transformer_pl.trials.trial import Origin
 from transformer_pl.trials.trial_config import check_match
 from transformer_pl.trials.trial_of import trial_of
@@ -105,7 +105,7 @@ def _check(command: SweepCommand, search: Search, configs: Sequence[Config]) -> 
         checked = check_all(
             configs, command.options.runs, on_check=lambda what: status.update(f"checking {shown(what)}")
         )
-    names = [search.row_name(config) for config in configs]
+    names = [describe_difference(config, search.base) for config in configs]
     starting = [(config, name) for config, name in zip(configs, names, strict=True) if config.model.start]
     trials = [trial_of(config, open_corpus(config.data), command.runs, Origin(name)) for config, name in starting]
     for line in described_starts(trials):

@@ -107,14 +107,8 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None, t
     axes, centres, dots = figure.subplots(), heights.cumsum() - heights / 2, np.concatenate(seeds)
     axes.hlines(centres, *zip(*intervals, strict=True), color=COLOURS[1], linewidth=1.2)
     faces = np.where([contrast.is_found for contrast in shown], COLOURS[1], "white")
-    axes.scatter(
-        [outcome.shown(contrast.estimate.value) for contrast in shown],
-        centres,
-        25,
-        faces,
-        edgecolors=COLOURS[1],
-        zorder=2,
-    )
+    values = [outcome.shown(contrast.estimate.value) for contrast in shown]
+    axes.scatter(values, centres, 25, faces, edgecolors=COLOURS[1], zorder=2)
     axes.scatter(dots, np.repeat(centres + BESIDE_INTERVAL, [*map(len, seeds)]), 4, COLOURS[1], linewidths=0)
     axes.scatter(of_paper, centres, 25, COLOURS[2], marker="x", zorder=2)
     axes.axvline(outcome.shown(0.0), color="0.6", linewidth=0.8, zorder=0)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import Config, sizes
 from transformer_pl.config.components import build
 from transformer_pl.runtime.errors import InputError, suggestion
+from transformer_pl.trials.counted_flops import on_meta_tensors
 from transformer_pl.trials.identity import config_difference
 from transformer_pl.trials.runs_folder import trained_config
 from transformer_pl.trials.trial import Trial
@@ -117,9 +117,4 @@ def check_freeze(config: Config) -> None:
 def _model(config: Config) -> nn.Module:
     """The model of a config, on the meta device where its components can be built there."""
     shape = sizes(config.model, config.data.vocab_size)
-    try:
-        with torch.device("meta"):
-            return build(shape.architecture, shape)
-    except Exception:  # a component that reads values, which meta tensors lack
-        with torch.random.fork_rng(devices=[]):
-            return build(shape.architecture, shape)
+    return on_meta_tensors(lambda _: build(shape.architecture, shape), "cpu")

@@ -38,7 +38,7 @@ def _counted_cost(c: Sizes, B: int, Ls: int, Lt: int) -> tuple[int, int]:
             model(source, target)
         return sum(p.numel() for p in model.parameters()), counter.get_total_flops()
 
-    return _on_meta_tensors(count, dry_run(c))
+    return on_meta_tensors(count, dry_run(c))
 
 
 def _carry_most(model: torch.nn.Module, source: Tensor, target: Tensor) -> None:
@@ -71,11 +71,11 @@ def counted_loss(optim: Optim, c: Sizes, B: int, Ls: int, Lt: int) -> float:
         return together.get_total_flops() - max(1, len(calls)) * alone.get_total_flops()
 
     with suppress(Exception):
-        return _on_meta_tensors(count, "cpu")
+        return on_meta_tensors(count, "cpu")
     return 0.0
 
 
-def _on_meta_tensors(count: Callable[[str], Any], device: str) -> Any:
+def on_meta_tensors(count: Callable[[str], Any], device: str) -> Any:
     """What is counted on the meta device; on another one where a component reads values, which meta tensors lack."""
     try:
         with torch.device("meta"):
