@@ -42,14 +42,18 @@ class SeparateBPE(Tokenizer):
 
     def to_texts(self, ids: list[list[int]]) -> list[str]:
         """A model may mix the languages: the runs in one of them are read one after the other."""
-        return ["".join(self._text(*run) for run in groupby(row, self._is_targets)) for row in ids]
+        texts = ("".join(self._text(*run) for run in groupby(row, self._is_targets)) for row in ids)
+        return [text.replace("  ", " ").removeprefix(" ") for text in texts]
 
     def _is_targets(self, number: int) -> bool:
         return number >= len(self.source)
 
     def _text(self, is_target: bool, run: Iterable[int]) -> str:
+        """The text of a run, with the blank before its first word, which a tokenizer leaves out."""
         own = [number - self.shift if is_target else number for number in run]
-        return (self.target if is_target else self.source).to_texts([own])[0]
+        tokenizer = self.target if is_target else self.source
+        blank = " " if tokenizer.vocabulary()[own[0]].startswith("\u2581") else ""
+        return blank + tokenizer.to_texts([own])[0]
 
     def vocabulary(self) -> list[str]:
         return self.source.vocabulary() + self.target.vocabulary()[SPECIAL:]

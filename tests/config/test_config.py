@@ -144,7 +144,7 @@ def test_an_option_is_read_alike_wherever_it_is_written(value, tmp_path):
 
 
 def test_text_that_spells_no_plain_value_stays_text():
-    for text in ("[a-z]", "(", "{}}", "nan", "1_000", "0x1f", "", "~", "yes", "off", "'4'"):
+    for text in ("[a-z]", "(", "{}}", "nan", "1_000", "0x1f", "", "~", "yes", "off", "'4'", "1234567890e1"):
         assert resolve([Level("here", {"model.ffn.option": text})]).flat()["model.ffn.option"] == text
 
 

@@ -113,8 +113,9 @@ def test_separate_vocabularies_share_no_token():
     tokenizer.load(tokenizer.train(lambda: iter(pairs), 545))
     source, target = (set(tokenizer.encode(["low tief"], side).flat.tolist()) for side in ("source", "target"))
     assert max(source) < min(target) and len(tokenizer) == 545
-    both = [*tokenizer.encode(["low"], "source").flat, *tokenizer.encode(["tief"], "target").flat]
-    assert tokenizer.decode([both]) == ["lowtief"]
+    words = ("low", "source"), ("tief tiefer", "target"), ("lower", "source")
+    mixed = [number for text, side in words for number in tokenizer.encode([text], side).flat]
+    assert tokenizer.decode([mixed, [UNK, *mixed]]) == ["low tief tiefer lower", "\u2047 low tief tiefer lower"]
 
 
 def test_a_file_of_hugging_face_is_read(text, tmp_path):

@@ -57,6 +57,12 @@ def test_the_keys_of_adam_are_given_to_an_optimizer_that_has_them():
     assert isinstance(optimizer, torch.optim.SGD) and group["momentum"] == 0.5 and group["lr"] == rates[0]
 
 
+@pytest.mark.parametrize("other", ["foreach", "differentiable"])
+def test_another_implementation_of_an_optimizer_can_be_chosen(other):
+    optimizer, _, _ = built(optimizer="torch.optim.AdamW", **{f"optimizer__{other}": True})
+    assert optimizer.defaults[other] and not optimizer.defaults["fused"]
+
+
 def test_an_option_counts_that_is_the_class_s_default_and_not_what_it_would_get():
     """AdamW alone has betas (0.9, 0.999) and an eps of 1e-8; here it would get those of the paper."""
 

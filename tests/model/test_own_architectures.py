@@ -162,5 +162,13 @@ def test_what_does_not_fit_is_refused_by_name(key, name, told):
     assert message.startswith(f"model.{key} = stranger.{name} ") and told in message
 
 
+def test_a_part_that_carries_a_state_is_not_shared():
+    keys = {"model.N_encoder": 0, "model.self_attention": "ablations.segment_memory.SegmentMemory"}
+    keys |= {"model.position": "ablations.no_position.NoPosition"}
+    dry_run(small(keys))
+    with pytest.raises(InputError, match="SegmentMemory"):
+        dry_run(small(keys | {"model.architecture": "ablations.shared_layers.SharedLayers"}))
+
+
 def test_the_paper_s_is_the_default():
     assert type(built(small())) is Transformer

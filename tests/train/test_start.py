@@ -112,6 +112,74 @@ def test_a_training_goes_on_only_from_a_state_that_is_its_own(branch, unrehearse
         branch(**{"model.start_with": "all"} | LONGER | keys)
 
 
+PARTS = """
+import torch
+from torch import nn
+
+from transformer_pl.data.batches import TrainStream
+from transformer_pl.model.loss import SmoothedCrossEntropy
+
+class Renamed(TrainStream):
+    pass
+
+class Weighted(SmoothedCrossEntropy, nn.Module):
+    def __init__(self, config, optim):
+        nn.Module.__init__(self)
+        SmoothedCrossEntropy.__init__(self, config, optim)
+        self.w = nn.Parameter(torch.zeros(()))
+
+class Auxiliary(SmoothedCrossEntropy):
+    def __init__(self, config, optim):
+        super().__init__(config, optim)
+        self.auxiliary = {"none": torch.zeros(())}
+"""
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "parts_of_start.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path / "parts"))
+    return "parts_of_start"
+
+
+def test_what_is_counted_of_a_training_that_goes_on_is_its_own_part(trunk, parts, unrehearsed, tmp_path):
+    """The passes of its model are counted where its batches are a user's own; those of the start are the start's."""
+    keys = {"data.path": trunk.runs.parent / "text", "data.batches": f"{parts}.Renamed"}
+    _, begun = tiny_trials.train(tmp_path / "begun", keys | {"trainer.keep_state": "on"})
+    _, trial = tiny_trials.train_from(begun, tmp_path / "on", keys | LONGER | {"model.start_with": "all"})
+    _, whole = tiny_trials.train(tmp_path / "whole", keys | LONGER)
+    # The mean lengths of the sentences differ by rounding between two parts and a whole.
+    assert trial.result().flops + begun.result().flops == pytest.approx(whole.result().flops, rel=0.1)
+
+
+@pytest.mark.parametrize("loss", ["Weighted", "Auxiliary"])
+def test_a_training_goes_on_only_with_a_loss_of_the_same_weights_and_losses(branch, parts, unrehearsed, loss):
+    with pytest.raises(InputError, match=r"optim\.loss"):
+        branch(model__start_with="all", optim__loss=f"{parts}.{loss}", **LONGER)
+
+
+def test_a_finished_trial_stays_one_when_its_start_is_removed(branch, capsys):
+    """It can be evaluated anew, too. What would have to be trained is refused."""
+    _, trial = branch()
+    (start,) = (path for path in (trial.runs / "trials").iterdir() if path.is_symlink())
+    named = {"data.path": start.resolve().parents[1].parent / "text", "model.start": start.name[-12:]}
+    start.unlink()
+
+    def again(**keys):
+        words = [f"--{key}={value}" for key, value in (TINY | named | keys).items()]
+        with tiny_trials.in_a_command():
+            return tiny_trials.main([f"--runs={trial.runs}", *words])
+
+    written = trial.result()
+    assert again() == 0 and trial.result() == written
+    assert again(**{"decode.beam": 2}) == 0
+    (other,) = (path for path in (trial.runs / "trials").iterdir() if path.name != trial.name)
+    assert TrialFolder(other).result().weights_of == trial.id
+    with pytest.raises(InputError, match=r"model\.start"):
+        again(**{"optim.lr_scale": 2})
+
+
 def test_a_training_does_not_go_on_from_a_state_that_was_not_kept(trunk, tmp_path):
     """It begins nowhere else without a word."""
     copy = tmp_path / "copy" / "trials" / trunk.name

@@ -9,8 +9,11 @@ from transformer_pl.config import Config
 from transformer_pl.config.levels import Level, resolve, scale_level
 from transformer_pl.runtime.environment import TRIAL
 from transformer_pl.runtime.errors import InputError
+from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import describe_difference, identity, same_row
+from transformer_pl.trials.runs_folder import RunsFolder
 from transformer_pl.trials.trial_folder import TRIAL_FOLDER, folder_name
+from transformer_pl.trials.trial_of import trial_of
 
 pytestmark = pytest.mark.core
 TEXT = {"kind": "corpus", "version": 1}
@@ -163,6 +166,21 @@ def test_a_test_set_makes_another_trial_of_the_same_weights(text, place, changed
     texts = [text(splits), text(splits | {changed: "d"})]
     one, other = (of({}, made if place == "here" else {"vocabulary_from": made}) for made in texts)
     assert one.trial != other.trial and (one.weights == other.weights) == shares
+
+
+def test_the_code_of_all_callbacks_of_one_class_counts(tmp_path, monkeypatch):
+    """Their options name it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = [tmp_path / f"noted_{name}.py" for name in "ab"]
+    entries = [{"lightning.pytorch.callbacks.LambdaCallback": {"on_fit_end": f"{file.stem}.note"}} for file in files]
+    callbacks = config({"trainer.callbacks": entries})
+    ids = set[str]()
+    for edited in (None, *files):
+        for file in files:
+            file.write_text(f"def note(*given):\n    return {file == edited}\n")
+        found = trial_of(callbacks, Corpus(TEXT, "", lambda split: iter(())), RunsFolder(tmp_path / "runs"))
+        ids.add(found.id)
+    assert len(ids) == 3
 
 
 def test_options_and_code_of_an_intervention_make_another_trial_of_the_same_weights():

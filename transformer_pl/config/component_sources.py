@@ -64,6 +64,15 @@ def source_digests(components: Mapping[str, Component]) -> dict[str, Code]:
     }
 
 
+def by_path(parts: Iterable[Component]) -> dict[str, Component]:
+    """Components by their path. Those of one class are one, with the options of all, whose code counts."""
+    same: dict[str, list[Component]] = {}
+    for part in parts:
+        same.setdefault(part.path, []).append(part)
+    together = {path: {"options": {str(n): one.options for n, one in enumerate(ones)}} for path, ones in same.items()}
+    return {path: one if not more else one.model_copy(update=together[path]) for path, (one, *more) in same.items()}
+
+
 def task_digest(data: Data) -> dict[str, Code]:
     """The code of a task, which decides what is read and scored. Empty for a task in `transformer_pl`."""
     return source_digests({"task": Component(path=data.task)})

@@ -89,8 +89,9 @@ def build_groups(component: Component, named_parameters: Any) -> Any:
 
 
 def optimizer_options(optim: Optim) -> dict[str, Any]:
-    """What every optimizer is offered, as `given` of `build`."""
-    return {"betas": (optim.beta1, optim.beta2), "eps": optim.eps, "fused": True}
+    """What every optimizer is offered, as `given` of `build`: `fused`, where no other implementation is chosen."""
+    is_fused = not {"foreach", "differentiable"} & optim.optimizer.options.keys()
+    return {"betas": (optim.beta1, optim.beta2), "eps": optim.eps} | ({"fused": True} if is_fused else {})
 
 
 def with_own(config: Sizes, slot: str, component_class: type) -> Sizes:
@@ -178,7 +179,7 @@ def unused_hooks(key: str, part: Any) -> list[str]:
     ]
 
 
-def carrying(model: Model, option: str | None = None) -> dict[str, Component]:
+def carrying(model: Model | Sizes, option: str | None = None) -> dict[str, Component]:
     """By slot, the components whose class says `carries = True` (see `Carrying`), of these those with an option."""
     found = {}
     for slot, component in custom_components(model).items():

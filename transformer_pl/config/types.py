@@ -223,7 +223,8 @@ def _spelled(text: str) -> object:
     if re.fullmatch(r"[-+]?(0|[1-9][0-9]{,999})", text):
         return int(text)
     if re.fullmatch(r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", text):
-        return text if math.isinf(float(text)) else float(text)  # 47e260614195 is the id of a trial
+        is_id = re.fullmatch("[0-9a-f]{12}", text)  # of a trial, such as 1234567890e1
+        return text if is_id or math.isinf(float(text)) else float(text)
     for read in (json.loads, ast.literal_eval) if text.startswith(("[", "(", "{")) else ():
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             found = read(text)

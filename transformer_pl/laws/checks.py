@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from transformer_pl.config import Component, Config, custom_components, custom_components_by_key, sizes
+from transformer_pl.config.component_sources import by_path
 from transformer_pl.config.components import before_options, component_names, is_core, own_parts
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.laws import schedules
@@ -137,7 +138,7 @@ def _jobs(config: Config) -> list[Job]:
 def _digest(config: Config, parts: dict[str, Component], keys: list[Any]) -> str:
     """What a check depends on, as 12 hexadecimal digits: the parts, their code and files, some keys, the versions."""
     files = {name: file_contents(part, before_options(name)) for name, part in parts.items()}
-    own = {part.path: part for name, part in parts.items() if name != "data.task"}
+    own = by_path(part for name, part in parts.items() if name != "data.task")
     code = code_digests(tuple(own.items()), config.data)
     versions = [REVISION, project_version(), *map(importlib.metadata.version, ("torch", "lightning"))]
     return value_digest([parts, files, code, keys, versions], default=BaseModel.model_dump)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from transformer_pl.config import PAD, Model, Sizes, custom_components
-from transformer_pl.config.components import before_options, build, component_names, import_component, named
+from transformer_pl.config.components import before_options, build, carrying, component_names, import_component, named
 from transformer_pl.config.option_files import file_contents
 from transformer_pl.model import Transformer
 from transformer_pl.model.kernels import set_up_gpu
 from transformer_pl.model.loss import smoothed_loss
-from transformer_pl.model.slots import Auxiliary, auxiliary_losses, call_signatures, parts_with
+from transformer_pl.model.slots import Auxiliary, Carrying, auxiliary_losses, call_signatures, parts_with
 from transformer_pl.runtime.errors import InputError, described
 
 MODULE = (nn.Module, "torch.nn.Module")
@@ -77,6 +77,8 @@ def dry_run(config: Sizes) -> str:
     InputError where a component cannot be called, or where what it returns does not fit.
     """
     check_classes(config)
+    if "architecture" in custom_components(config) and carrying(config):
+        _check_carrying(config)
     if "architecture" not in custom_components(config) or can_be_built(config.with_layers(1)):
         config = config.with_layers(1)
     for device in ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]:
@@ -129,6 +131,16 @@ def _run(config: Sizes, device: str) -> None:
             raise InputError(f"{named('embedding', type(model.embedding))}: {rule}")
         loss = smoothed_loss(model.embedding, states, target, eps_ls=0.1)  # as in training: some sentences at a time
         (loss + sum(auxiliary_losses(model).values())).backward()
+
+
+def _check_carrying(config: Sizes) -> None:
+    """Raise an InputError where an architecture has a part that carries a state in several places: it has one state."""
+    with torch.random.fork_rng(devices=[]):
+        model = build(config.architecture, config)
+    everywhere = [part for _, part in model.named_modules(remove_duplicate=False) if isinstance(part, Carrying)]
+    if len(everywhere) > len([*parts_with(Carrying, model)]):
+        rule = f"must not share {type(everywhere[0]).__qualname__} between layers, as it carries one state"
+        raise InputError(f"model.architecture = {config.architecture.path}: {rule}; choose another architecture")
 
 
 def check_names(what: str, names: Collection[str], *parts: Any) -> None:

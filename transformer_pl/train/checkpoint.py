@@ -22,6 +22,7 @@ from transformer_pl.runtime import machine
 from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.files import reading, unfinished
 from transformer_pl.runtime.signals import Stopped, expect_another, install_handler
+from transformer_pl.train.counting import CountedPasses
 from transformer_pl.train.module import TransformerModule, of_all_ranks
 from transformer_pl.train.random_numbers import random_state, restore_random_state
 from transformer_pl.trials.trial_folder import LAST
@@ -253,6 +254,7 @@ class Checkpoints(Checkpoint):
     def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Let Lightning's loops go on where another training has ended, as if it had been stopped before its end."""
         if self._is_of_start:
+            checkpoint["callbacks"].pop(CountedPasses.__qualname__, None)  # the passes of its own steps alone
             loop = checkpoint["loops"]["fit_loop"]
             loop["epoch_loop.batch_progress"]["is_last_batch"] = False
             for counts in loop["epoch_progress"].values():

@@ -164,12 +164,19 @@ class TransformerModule(L.LightningModule):
             checkpoint["carried"] = of_all_ranks(move_data_to_device(self._carried, torch.device("cpu")))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore what `on_save_checkpoint` has saved. If the number of ranks is another, rank 0 gets all sums."""
+        """Restore what `on_save_checkpoint` has saved. If the number of ranks is another, rank 0 gets all sums.
+
+        Raises an InputError for the last state of a start whose loss has other weights or auxiliary losses.
+        """
         self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
+        if sums.shape[1] != len(self._trained) or checkpoint["state_dict"].keys() != self.state_dict().keys():
+            rule = "must go on with a loss that has the weights and auxiliary losses of its start's"
+            remedy = "leave optim.loss as it is there, or set model.start_with=weights"
+            raise InputError(f"model.start_with = all: {rule}; {remedy}")
         if len(sums) != self.trainer.world_size:
             sums = torch.cat([sums.sum(0, keepdim=True), torch.zeros(self.trainer.world_size - 1, sums.shape[1])])
         self._trained = sums[self.global_rank]
-        if self._is_carrying:
+        if self._is_carrying and "carried" in checkpoint:  # a start without memory has none
             ranks = checkpoint["carried"]
             if len(ranks) != self.trainer.world_size:
                 rule = (

@@ -94,7 +94,7 @@ def load_teachers(config: Config, runs: Path, prepared: Prepared) -> dict[str, A
         return Teacher(trained_model(trained_config(*found), prepared, found[0]))
 
     # The student's random numbers do not depend on its teacher's, nor are they the same.
-    with same_random_numbers(config.seed + 1):
+    with same_random_numbers((config.seed + 1) % 2**32):
         return _replaced(config.optim.loss, load)
 
 

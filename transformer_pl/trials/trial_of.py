@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from transformer_pl.config import Component, Config, Data, custom_components_by_key, without_section
-from transformer_pl.config.component_sources import Code, source_digests, task_digest
+from transformer_pl.config.component_sources import Code, by_path, source_digests, task_digest
 from transformer_pl.config.option_files import content_digest
 from transformer_pl.data.tokenizer import tokenizer_digest
 from transformer_pl.runtime.errors import InputError
@@ -57,14 +57,15 @@ def trial_of(
     Raises an InputError where `model.start` is no id of a trial in the runs folder.
     """
     components = {without_section(key): component for key, component in custom_components_by_key(config).items()}
-    components |= {callback.path: callback for callback in identity_callbacks(config)}
+    components |= by_path(identity_callbacks(config))
     found = identity(config, corpus.fingerprint, digests(tuple(components.items()), config.data))
     if named := re.findall(r"\b[0-9a-f]{12}\b", str([*config.optim.loss.options.values()])):
         found = _with_teachers(found, named, runs)
     start = None
     if config.model.start:
-        start = trunk.folder if trunk else _started_from(config.model.start, runs)
-        weights = (trunk.identity if trunk else Identity(start.identity())).weights
+        start, weights = (
+            (trunk.folder, trunk.identity.weights) if trunk else _started_from(config.model.start, found, runs)
+        )
         named_by_id = {"model.start": start.id}
         config, origin = config.with_values(named_by_id), replace(origin, keys={**origin.keys, **named_by_id})
         found = Identity({**found.inputs, "model.start": weights})
@@ -72,10 +73,20 @@ def trial_of(
     return Trial(folder, config, found, corpus, origin, start, trunk)
 
 
-def _started_from(name: str, runs: RunsFolder) -> TrialFolder:
-    """The trial with the id that `model.start` names. Raises an InputError where there is none."""
+def _started_from(name: str, found: Identity, runs: RunsFolder) -> tuple[TrialFolder, str]:
+    """The trial with the id that `model.start` names, and the id of its weights.
+
+    found: the identity of the trial that begins with it. Where its folder is no longer there, the id of its weights is
+    that of a finished trial which began with them and has the weights that this one would have. Raises an InputError
+    where there is none.
+    """
     if (folder := runs.with_id(name)) and folder.identity():
-        return folder
+        return folder, Identity(folder.identity()).weights
+    for other, result in runs.finished() if re.fullmatch("[0-9a-f]{12}", name) else ():
+        theirs = Identity(other.identity())
+        ours = Identity({**found.inputs, "model.start": theirs.inputs.get("model.start")})
+        if result.config.get("model.start") == name and ours.weights == theirs.weights:
+            return TrialFolder(runs.path / "trials" / name), ours.inputs["model.start"]
     rule = f"must be the id of a trial in {runs.path}, or in a grid words of the name of a row"
     raise InputError(f"model.start = {name}: {rule}; take an id that `python -m transformer_pl.sweep --list` shows")
 
