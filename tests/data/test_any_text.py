@@ -68,7 +68,8 @@ def test_every_sentence_comes_back(pairs, form, zipped):
         expected[0] = tuple(side.removesuffix("\r").removeprefix("\ufeff") for side in pairs[0])
     else:
         expected = pairs
-    assert prepared_or_told(pairs, form, zipped) == expected
+    whole = [pair for pair in expected if "".join(pair).split()]  # two blank lines end a document
+    assert prepared_or_told(pairs, form, zipped) == (whole or None)
 
 
 @ANY

@@ -216,6 +216,16 @@ def test_training_pairs_that_the_keys_leave_out(tmp_path, keys, used, left_out):
     assert counted["val"] == {"pairs": 2, "equal": 0, "seen": 0}  # a pair that comes twice need not be a training pair
 
 
+def test_two_blank_lines_end_a_document_and_are_no_pair(tmp_path):
+    text = little_text(tmp_path / "text")
+    for side in ("en", "de"):
+        lines = (text / f"val.{side}").read_text().splitlines()
+        (text / f"val.{side}").write_text("\n\n".join(lines) + "\n\n")
+    prepared = prepare(Data(path=str(text), vocab_size=300), tmp_path / "runs")
+    assert len(prepared.text("val")[0]) == len(lines) and all(side.lengths.all() for side in prepared.split("val"))
+    assert prepared.documents("val") == [*range(len(lines))]
+
+
 def test_pairs_with_more_words_on_a_side_are_left_out_of_all_sets(tmp_path):
     """The first training pairs are those of the others. A subword is no word."""
     short, long = [("low tide", "tiefe Ebbe"), ("a b  c", "x")], [("a b c d", "x"), ("x", "a b c d")]

@@ -287,6 +287,12 @@ MISTAKES = [  # parameters, other top-level keys, arguments of read_sweep, and w
     ({"variant": {"values": ["base", ""]}}, {}, {}, ["f.yaml: variant ''"]),
     ({"variant": {"values": ["base", "model.p_drop=0", "model.p_drop=-0.0"]}}, {}, {}, ["p_drop=-0.0"]),
     (H, {"name": 7}, {}, ["f.yaml: name = 7"]),
+    (
+        {"variant": {"values": ["base", "model.h=4"]}, "seed": {"values": [2**32 - 1]}, "base_seeds": {"value": 2}},
+        {},
+        {},
+        ["f.yaml: parameters.seed"],
+    ),
     ({"data.sets": {"values": [["a=x", "b=y"], ["a=z"]]}}, {}, {}, ["row `sets=a`", "data.sets: a "]),
     (H, {}, {"sets": {"model.ffn": "nosuch.Part"}}, ["--set: model.ffn = nosuch.Part"]),
     (H, {}, {"sets": {"model.ffn.x": "3"}}, ["--set: model.ffn = "]),

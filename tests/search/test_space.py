@@ -92,6 +92,9 @@ def test_all_mistakes_of_a_file_are_reported_at_once_and_nothing_starts(tmp_path
         ({"space": {"model.h": {"values": [2, 4]}}}, "parameters.model.h: must include 8"),
         ({"space": {"model.p_drop": {"min": 0.2, "max": 0.4}}}, "parameters.model.p_drop: must include 0.1"),
         ({"space": {"model.h": {"values": [8, [4]]}}}, "parameters.model.h"),
+        ({"space": {"model.h": {"values": {2: "a", 8: "b"}}}}, "parameters.model.h"),
+        ({"space": {"model.h": {"values": "248"}}}, "parameters.model.h"),
+        ({"space": {"optim.freeze": {"values": [None, "encoder.*, embedding.*"]}}}, "parameters.optim.freeze"),
         ({"space": {"variant": {"values": ["base", "seed=3"]}}}, "seed = 3"),
         ({"space": {"model.d_ff": {"min": 64, "max": 4096.0}}}, "parameters.model.d_ff"),
         ({"space": {"data.path": {"values": [None, "x"]}}}, "data.path = x"),
@@ -193,6 +196,11 @@ def test_what_leaves_the_goal_comparable_can_be_drawn():
     assert search_of(space=BATCHES)
     assert search_of(space={"data.vocab_size": {"values": [1000, 300]}} | BATCHES, **bleu)
     assert search_of(space=flops)
+
+
+def test_the_value_of_all_trials_may_be_a_list():
+    search = search_of(fixed={"optim.optimizer.betas": [0.9, 0.99]})
+    assert search.base.optim.optimizer.options["betas"] == [0.9, 0.99]
 
 
 @pytest.mark.parametrize(

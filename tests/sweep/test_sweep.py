@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import forked
 import pytest
 import yaml
 from grids import small_grid
-from helpers import ROOT, command, read_back
+from helpers import ROOT, command, read_back, write_sweep
 from tiny_trials import ended
 
 from transformer_pl.report import __main__ as report
@@ -195,7 +196,25 @@ def test_a_report_without_trials_names_the_command_that_trains_them(smoke, tmp_p
         code, out, err = ended(report.main, ROOT / "sweeps" / f"{file}.yaml", *words)
         assert code == 2 and not out and "transformer_pl.sweep" in err and "data.hub" not in err
         assert ("--shipped" in err) == (scale == "multi30k")
+        if "--shipped" in err:
+            named = shlex.split(re.search(r"transformer_pl\.report (.*?);", err)[1])
+            assert ended(report.main, *named)[0] == 0
+    copied = shutil.copy(ROOT / "sweeps" / "table3_A.yaml", tmp_path)  # of which none ship
+    assert "--shipped" not in ended(report.main, copied, *words)[2]
     assert not (tmp_path / "my runs").exists()
+
+
+def test_a_report_of_a_search_has_the_validation_set_alone(tmp_path):
+    code, _, err = ended(report.main, ROOT / "sweeps" / "search_size.yaml", "--shipped", "--split", "test")
+    assert code == 2 and "--split" in err
+
+
+def test_a_plan_without_base_forecasts_no_difference_from_it(tmp_path):
+    words = ["--plan", "--runs", tmp_path / "runs"]
+    for variants, expected in ((["base", "model.h=4", "model.h=2"], True), (["model.h=4", "model.h=2"], False)):
+        file = write_sweep(tmp_path / "a.yaml", {"variant": variants, "seed": [1, 2, 3]})
+        code, out, _ = ended(sweep.main, file, *words)
+        assert code == 0 and ("--base-seeds" in out) == expected
 
 
 def test_a_report_names_what_is_missing_and_the_options_of_other_tables(smoke, tmp_path):

@@ -32,6 +32,7 @@ from made_rows import (
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from transformer_pl.runtime.errors import InputError
 from transformer_pl.table import cells
 from transformer_pl.table import statistics as stats
 from transformer_pl.table.html import page_columns
@@ -477,7 +478,8 @@ ODD += ["größer ∞ λσω ≥ – → 日本"]
 
 def test_markdown_shows_every_name_as_it_is():
     """Each on one line, whatever signs of Markdown and of HTML it has."""
-    odd = [*ODD, "*x* **y** _z_ __init__", "~~a~~ $b$ `c`", "[a](b) ![c](d) <i>e</i> &amp;"]
+    odd = [*ODD, "freeze=encoder.*,embedding.*", "x*y*z"]
+    odd += ["*x* **y** _z_ __init__", "~~a~~ $b$ `c`", "[a](b) ![c](d) <i>e</i> &amp;"]
     made = table([row("base", 60.0), *(row(name, 60.0) for name in odd)])
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(made.markdown())
     lines = [i for i, token in enumerate(tokens) if token.type == "tr_open"]
@@ -487,6 +489,20 @@ def test_markdown_shows_every_name_as_it_is():
 
 
 ABOUT_PPL = About(outcomes=[Outcome("ppl", "ppl", lower_is_better=True)])
+
+
+def test_values_are_numbers_and_each_is_of_a_seed_that_is_done():
+    row = Row.of_values("base", {"ppl": np.array([1.0, 2.0])}, is_base=True)
+    made = make_table([row], ABOUT_PPL)
+    assert not any("/" in cell for one in made.columns for cell in one.cells)
+    for odd in (math.nan, math.inf):
+        with pytest.raises(InputError, match="wide"):
+            Row.of_values("wide", {"ppl": [1.0, odd]})
+
+
+def test_a_table_without_notes_fits_a_narrow_terminal():
+    made = make_table([Row(name="base", is_base=True), Row(name="a much longer name of a row")], ABOUT_PPL)
+    assert made._replace(notes=[]).terminal(20)
 
 
 def test_numbers_of_every_size_can_be_read():

@@ -154,3 +154,13 @@ def test_the_command_prints_pairs_of_runs(tmp_path):
     path.write_text(f"{path.read_text()}d,1.0\n")
     code, _, err = tiny_trials.ended(report.main, path, "--row=h", "--metric=acc", "--pairs")
     assert code == 2 and "acc of d: must have numbers of two runs" in err
+
+
+def test_the_better_row_of_a_pair_has_no_star_where_it_has_lost_runs(tmp_path):
+    """The other runs may be the lucky ones. A worse one may well be called worse."""
+    path = tmp_path / "runs.csv"
+    scores = {"a": (0.5, 0.51, 0.52), "better": (0.9, 0.91, ""), "worse": (0.1, 0.11, "")}
+    path.write_text("h,acc\n" + "".join(f"{h},{value}\n" for h, values in scores.items() for value in values))
+    code, out, _ = tiny_trials.ended(report.main, path, "--row=h", "--metric=acc", "--pairs", "--format=csv")
+    tested = {(one["row"], one["other"]): bool(one["difference.p"]) for one in csv.DictReader(io.StringIO(out))}
+    assert code == 0 and tested == {("better", "a"): False, ("worse", "a"): True, ("worse", "better"): False}

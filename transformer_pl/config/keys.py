@@ -16,6 +16,7 @@ from transformer_pl.config.types import (
     LARGEST,
     PLAIN_NAME,
     PLAIN_NAMES,
+    SEEDS,
     Callbacks,
     ClassPath,
     Component,
@@ -284,7 +285,7 @@ class Config(Section):
     data: Data = Data()
     decode: Decode = Decode()
     trainer: Trainer = Trainer()
-    seed: Annotated[int, Field(ge=0, lt=2**32), NoBool] = key(
+    seed: Annotated[int, Field(ge=0, lt=SEEDS), NoBool] = key(
         1, "seed of the weights, of dropout and of the order of batches"
     )
 

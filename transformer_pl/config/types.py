@@ -83,6 +83,7 @@ def mistake_in(mistake: Mapping[str, Any]) -> str:
 
 
 LARGEST = 10**9  # of any size or count: no use comes near it, and beyond it numbers overflow
+SEEDS = 2**32  # that there are, from 0
 
 NoBool = BeforeValidator(_number)  # after the limits of its type, or the JSON schema loses them
 OnOrOff = BeforeValidator(lambda value: {"True": "on", "False": "off"}.get(str(value), value))  # as YAML 1.1 reads them

@@ -1,4 +1,6 @@
-"""Chooses which splits and pairs of a dataset are used: all pairs but training pairs with an empty sentence.
+"""Chooses which splits and pairs of a dataset are used: all but training pairs with an empty sentence.
+
+Pairs of two blank lines, which end documents, are used in no split.
 
 `data.max_words` leaves longer pairs out of all splits, and `data.train_pairs` takes the first that remain for training.
 
@@ -34,7 +36,8 @@ def used_pairs(name: str, corpus: Corpus, data: Data, counts: Counts | None = No
         if any("\n" in sentence for sentence in pair):
             place = f"{name}, {task.unit} {number}"
             raise InputError(f"{place}: must have no newline, but is {shown(pair)}; replace it by a blank")
-        with_text = pair[1:] if not task.has_source else pair if is_train else ()  # what must not be empty
+        # What must not be empty
+        with_text = pair[1:] if not task.has_source else pair if is_train else ("".join(pair),)
         kind = "pairs" if all(sentence.split() for sentence in with_text) else "blank"
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "pairs":

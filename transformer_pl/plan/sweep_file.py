@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from transformer_pl.config import KEYS, Config, is_known_key, is_option, unknown_key
 from transformer_pl.config.levels import DEFAULT_SCALE, OF_SEEDS, Level, merge, parse_variant, read_levels, scale_level
-from transformer_pl.config.types import FORMS, PLAIN_NAME, mistake_in
+from transformer_pl.config.types import FORMS, PLAIN_NAME, SEEDS, mistake_in
 from transformer_pl.runtime.environment import PROJECT
 from transformer_pl.runtime.errors import InputError, collect_errors, shown, suggestion
 from transformer_pl.runtime.files import read_text, read_yaml
@@ -200,6 +200,9 @@ def _with_more_of_base(sweep: Sweep, path: Path, more: int) -> Sweep:
     if sweep.looks and len(sweep.rows) == 1:
         raise InputError(f"{path}: looks are at differences from base, which is the only row; add rows to variant")
     last = max(config.seed for config in of_base.configs)
+    if last + more >= SEEDS:
+        rule = f"must leave {more} further seeds below {SEEDS:,} for base, but has {last:,}"
+        raise InputError(f"{path}: parameters.seed: {rule}; choose lower seeds")
     configs = [*of_base.configs, *_with_seeds(of_base.configs[0], range(last + 1, last + more + 1))]
     return replace(sweep, rows=[row._replace(configs=configs) if row is of_base else row for row in sweep.rows])
 

@@ -93,7 +93,8 @@ def make_report(file: Path, options: SweepReport) -> Report:
         return (against if options.against else of_grid)(file, content, options)
     from transformer_pl.search.table import find_results, search_report  # Optuna and torch take seconds
 
-    refuse_options(options, ["margin", "pairs", "rows", "against"], f"is for the rows of a grid, but {file} searches")
+    why = f"is for the rows of a grid, but {file} searches"
+    refuse_options(options, ["margin", "pairs", "rows", "against", *["split"] * (options.split != "val")], why)
     results = find_results(file, content, options)
     assert results  # without any it raises an InputError
     return search_report(results)

@@ -3,16 +3,17 @@
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from shlex import join
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformer_pl.plan.plan import main_metric, plan_trials
 from transformer_pl.plan.retune import plan_retuning
 from transformer_pl.plan.shared_options import TableOptions, margins, other_table, sweep_folder
-from transformer_pl.plan.sweep_file import SHIPPED, Sweep, leading_comment, read_sweep
+from transformer_pl.plan.sweep_file import SHIPPED, Sweep, leading_comment, located, read_sweep
 from transformer_pl.report.decisions import options_of_looks, read_decisions
 from transformer_pl.report.facts import OF_TEST_SET
 from transformer_pl.report.published import RowsFile, read_row_names
@@ -20,7 +21,7 @@ from transformer_pl.report.report_options import SweepReport
 from transformer_pl.report.sweep_rows import Grid
 from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.report.tables import Report, table_of
-from transformer_pl.runtime.command_line import DEFAULT_RUNS, refuse_options
+from transformer_pl.runtime.command_line import DEFAULT_RUNS, refuse_options, words_of
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.table.formats import Table
 from transformer_pl.table.scales import scales_table
@@ -169,8 +170,11 @@ def _without_trials(file: Path, sweep: Sweep, options: TableOptions) -> str:
     """The error for a sweep without trials, which names what there is instead."""
     is_shipped = isinstance(options, SweepReport) and options.shipped
     rule = f"{file}: must have trials {'that ship' if is_shipped else f'in {options.runs}'}, but has none yet"
-    ships = not is_shipped and any(archive.name.startswith(f"{sweep.scale}.") for archive in archives())
-    others = f"see those that ship: python -m transformer_pl.report {file} --shipped; or " if ships else ""
+    ships = located(file).parent == SHIPPED and any(one.name.startswith(f"{sweep.scale}.") for one in archives())
+    same = {stated.name: getattr(options, stated.name) for stated in fields(TableOptions)} | {"runs": DEFAULT_RUNS}
+    words = [str(file), "--shipped", *words_of(TableOptions(**same))]
+    command = join(["python", "-m", "transformer_pl.report", *words])
+    others = f"see those that ship: {command}; or " if ships and not is_shipped else ""
     return f"{rule}{_elsewhere(sweep, options)}; {others}{REMEDY}"
 
 

@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from transformer_pl.config.levels import OF_SEEDS
-from transformer_pl.config.types import as_word
+from transformer_pl.config.types import SEEDS, as_word
 from transformer_pl.plan.shared_options import TableOptions, sweep_folder
 from transformer_pl.plan.sweep_file import LONGEST_NAME
 from transformer_pl.runtime.command_line import refuse_options
@@ -28,7 +28,6 @@ BEST, FRONT = "best", "front"  # the states of the best trials, for one goal and
 OUTDATED = "outdated"  # the state of a trial whose code or text is no longer that of the file; it is drawn again
 ENDED = ("done", "pruned", "diverged", "infeasible")  # the states of trials that need no training
 ORDER = (BEST, FRONT, "done", "pruned", "diverged")  # the order of states in the table; other states follow
-SEEDS = 2**32  # that there are
 FRESH_SEEDS = 3  # with which the best trials are trained again
 BEST_FILE = "best.yaml"  # with which they are trained
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import create_trial
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from transformer_pl.config import COMPONENTS, KEYS, Component, Config, Data, nominal_sizes
+from transformer_pl.config import COMPONENTS, KEYS, Component, Config, Data, is_option, nominal_sizes
 from transformer_pl.config.components import before_options, option_value, options_of_class
 from transformer_pl.config.help import key_schemas
 from transformer_pl.config.levels import DEFAULT_SCALE, OF_SEEDS, Level, merge, resolve, scale_level, type_errors
@@ -240,7 +241,7 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
     if not isinstance(parameter, dict):
         raise ValueError("must map to {value: ...}, {values: [...]} or {min: ..., max: ...}")
     # Optuna takes no list as a choice, but text
-    if isinstance(KEYS.get(key), list) and isinstance(parameter.get("value"), list | dict):
+    if (isinstance(KEYS.get(key), list) or is_option(key)) and isinstance(parameter.get("value"), list | dict):
         parameter = parameter | {"value": json.dumps(parameter["value"])}
     values = distribution(parameter)
     choices = _choices_or_ends(values)
@@ -248,6 +249,8 @@ def _read_parameter(path: Path, key: Any, parameter: Any) -> Distribution:
         return values
     if key in ("scale", "seed"):
         raise ValueError("must be one value in a search")
+    if key != "variant" and any(isinstance(choice, str) and re.search(r"\s", choice) for choice in choices):
+        raise ValueError("each text must be without blanks, as words of a variant are; leave them out")
     if isinstance(values, FloatDistribution) and _is_whole(key):
         raise ValueError("must be whole; use whole min and max alone, or q_uniform with a whole q")
     if isinstance(values, CategoricalDistribution):  # a range's wrong end makes trials infeasible
@@ -271,7 +274,9 @@ def distribution(parameter: Mapping[str, Any]) -> Distribution:
     name, form = parameter.get("distribution"), parameter.keys() - {"distribution"}
     for key, kind in (("value", "constant"), ("values", "categorical")):
         if form == {key} and name in (None, kind):
-            values = [parameter[key]] if key == "value" else list(parameter[key])
+            values = [parameter[key]] if key == "value" else parameter[key]
+            if not isinstance(values, list):
+                raise ValueError("values must be a list")
             if not all(isinstance(value, str | int | float | None) for value in values):
                 raise ValueError("each value must be a number, text, true, false or null")
             return CategoricalDistribution(values)

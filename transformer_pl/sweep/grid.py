@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from shlex import join
 from typing import Any
 
 from filelock import FileLock
@@ -242,7 +243,8 @@ class GridCommand(SweepCommand):
         for trial in plan.planned:
             if (step := trial.folder.diverged_at()) is not None:
                 where = f"at step {step}, see {trial.folder.log}"
-                say(self.console, f"diverged: {trial.name} {where}; --rerun trains it again")
+                again = join(["python", "-m", "transformer_pl.train", *trial.argv, "--rerun"])
+                say(self.console, f"diverged: {trial.name} {where}; to train it again: {again}")
         if stranded := [trial.name for trial in queue.stranded()]:
             say(self.console, f"not trained, as their start has no weights: {', '.join(stranded)}")
 

@@ -16,13 +16,15 @@ from transformer_pl.task import task_of
 def difference_found(plan: Plan) -> str:
     """Which difference from base the planned seeds would find, if they spread as finished trials or the scale's did."""
     sweep, of_base = plan.sweep, plan.sweep.of_base
+    if of_base is None:
+        return ""
     bases = {trial.identity.weights for trial in plan.trials if trial.place == sweep.base_row}
     rows = len({trial.place for trial in plan.trials if trial.identity.weights not in bases})
     seeds = max((len(row.configs) for row in sweep.rows if row is not of_base), default=1)
     known = _spread(plan) if seeds > 1 and rows else None
     if not known:  # `rows` leaves out those with base's weights: they differ by less than seeds do
         return ""
-    base_seeds = len(of_base.configs) if of_base else seeds
+    base_seeds = len(of_base.configs)
     level = Looks.of(sweep.looks, base_seeds, rows).level_of_one if sweep.looks else None
     spread, prior, source = known
     is_loss = main_metric(sweep) == "val/loss"

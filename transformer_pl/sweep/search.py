@@ -6,7 +6,7 @@ Imports optuna, which takes a quarter of a second: import this module only where
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
-from shlex import join
+from shlex import join, quote
 from typing import Any
 
 import yaml
@@ -82,7 +82,7 @@ def run_search(content: dict[str, Any], options: SweepOptions, console: Console)
     except InputError as error:
         say(console, f"error: {error}")
         return 1
-    say(console, f"to browse the study, at any time: optuna-dashboard {place}")
+    say(console, f"to browse the study, at any time: optuna-dashboard {quote(str(place))}")
     return _publish(command, results, exit_code)
 
 

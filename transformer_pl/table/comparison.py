@@ -102,17 +102,17 @@ def _is_by_digits(
 def _with_statistics(contrast: Contrast, found: Compared, own: Sample, base: Row | None) -> Contrast:
     """The contrast of a row with what was found of it."""
     mean, change, outcome = found.mean, found.difference, contrast.outcome
-    is_flattered = change is not None and _is_flattered(contrast.row, base, outcome, change.value)
-    is_tested = found.p_value is not None and not is_flattered
+    flattered = change is not None and is_flattered(contrast.row, base, outcome, change.value)
+    is_tested = found.p_value is not None and not flattered
     return replace(
         contrast,
         difference=change.value if change else contrast.difference,  # if paired, of the seeds that both have
         mean=mean._replace(lowest=outcome.lowest, highest=outcome.highest) if mean.standard_error else None,
         estimate=change if is_tested else None,
         p_value=found.p_value if is_tested else None,
-        is_by_scale=found.is_by_scale and (mean.standard_error > 0),
+        is_by_scale=found.is_by_scale and len(own.scores) > 1 and mean.standard_error > 0,
         is_wide=found.is_wide,
-        is_flattered=is_flattered,
+        is_flattered=flattered,
         is_outlier=found.is_outlier,
         shares_weights=found.is_paired and is_tested,
         is_rounding=found.is_rounding,
@@ -120,7 +120,7 @@ def _with_statistics(contrast: Contrast, found: Compared, own: Sample, base: Row
     )
 
 
-def _is_flattered(row: Row, base: Row | None, outcome: Outcome, difference: float) -> bool:
+def is_flattered(row: Row, base: Row | None, outcome: Outcome, difference: float) -> bool:
     """Whether the better one of the two has lost seeds, so that its others may be its luckier ones."""
     better = row if (difference > 0) != outcome.lower_is_better else base
     return better is not None and better.lost(outcome.key) > 0

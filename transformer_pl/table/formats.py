@@ -111,7 +111,8 @@ class Table(NamedTuple):
         console, notes = Console(width=UNBROKEN), list(self.notes)
         shown = self._that_fit(lambda columns: console.measure(_grid(columns, self.headings)).minimum <= width)
         if hidden := [column.name for column in self._in_text if column not in shown]:
-            notes = [*notes[:-1], f"Hidden, as there is no room: {', '.join(hidden)}. {notes[-1]}"]
+            hides = f"Hidden, as there is no room: {', '.join(hidden)}."
+            notes = [*notes[:-1], " ".join([hides, *notes[-1:]])]
         below, grid = [Text(note, style="dim") for note in notes], _grid(shown, self.headings)
         if (least := console.measure(grid).minimum) > width:  # rich would leave out the names of rows
             grid.width = least
@@ -191,7 +192,8 @@ def _markdown(text: str) -> str:
     """A text on one line of Markdown, as it stands."""
     text = re.sub("&(?=[a-zA-Z#])", "&amp;", " ".join(text.split("\n")))
     text = re.sub("<(?=[a-zA-Z/!?])", "&lt;", text).replace("\\", "\\\\").replace("|", "\\|")
-    opening = r"(?<!\w)[*_~$]+(?=\w)|`|\[(?=[^]]*]\()"  # of emphasis, of a formula, of code, of a link
+    # Of emphasis, but no star of significance, which ends a cell; of a formula, of code, of a link
+    opening = r"\*(?!(?<=[0-9]\*)[§†‡]*$)|(?<!\w)[_~$]+(?=\w)|`|\[(?=[^]]*]\()"
     return re.sub(opening, lambda marks: "".join(f"\\{mark}" for mark in marks[0]), text)
 
 

@@ -195,7 +195,8 @@ def _beside_printed(rows: Sequence[Row], contrasts: Sequence[Contrast], printed:
     known = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
     if len(known) >= FEWEST_ORDERED and min(len(set(values)) for values in zip(*known, strict=True)) > 1:
         correlation, (low, high) = rank_correlation(*zip(*known, strict=True))
-        yield f"Spearman's rank correlation with the paper's differences: {correlation:+.2f}"
+        whose = "the paper's" if printed.is_paper else "the printed"
+        yield f"Spearman's rank correlation with {whose} differences: {correlation:+.2f}"
         yield f"({len(known)} rows; 95 % interval: {low:+.2f} to {high:+.2f})."
 
 

@@ -6,6 +6,7 @@ from transformer_pl.runtime.errors import InputError
 from transformer_pl.runtime.terminal import counted
 from transformer_pl.table import cells
 from transformer_pl.table.columns import difference_record
+from transformer_pl.table.comparison import is_flattered
 from transformer_pl.table.formats import Column, Table
 from transformer_pl.table.moderation import Prior
 from transformer_pl.table.notes import FEWEST_SENTENCES
@@ -28,8 +29,12 @@ def pairs_table(rows: Sequence[Row], outcome: Outcome, of_scale: Prior | None = 
     found = sum(contrast.is_found for contrast in contrasts.values())
     tested = sum(contrast.p_value is not None for contrast in contrasts.values())
     said = f"A difference in {outcome.title} is found for {found} of {counted(tested, 'pair')} of rows."
-    if untested := len(contrasts) - tested:
-        said += f" {counted(untested, 'more pair')} cannot be tested: there the difference does not vary."
+    flattered = sum(contrast.is_flattered for contrast in contrasts.values())
+    if constant := len(contrasts) - tested - flattered:
+        said += f" {counted(constant, 'more pair')} cannot be tested: there the difference does not vary."
+    if flattered:
+        why = "the better row has lost trainings, and the others may be lucky"
+        said += f" No test of {counted(flattered, 'pair')}: {why}."
     cell = "row / column" if outcome.is_logarithm else "row minus column"
     note = f"Each cell: {cell}. {cells.SIGNIFICANT}: p < {ALPHA:g}, corrected for {counted(tested, 'pair')}."
     records = [
@@ -45,10 +50,12 @@ def compare_pairs(
     """Each row minus each one before it, by their places."""
     pairs, most = [(i, j) for i in range(len(rows)) for j in range(i)], outcome.highest - outcome.lowest
     found = differences_of_pairs(_samples(rows, outcome), pairs, most, of_scale)
-    return {
-        (i, j): Contrast(rows[i], outcome, estimate.value, None, None if p is None else estimate, p)
-        for (i, j), (estimate, p) in zip(pairs, found, strict=True)
-    }
+    contrasts = {}
+    for (i, j), (estimate, p) in zip(pairs, found, strict=True):
+        flattered = is_flattered(rows[i], rows[j], outcome, estimate.value)
+        tested, p = (None, None) if flattered or p is None else (estimate, p)
+        contrasts[i, j] = Contrast(rows[i], outcome, estimate.value, None, tested, p, is_flattered=flattered)
+    return contrasts
 
 
 def _triangle(rows: Sequence[Row], contrasts: Mapping[tuple[int, int], Contrast]) -> list[Column]:

@@ -122,7 +122,14 @@ class Row:
 
     @classmethod
     def of_values(cls, name: str, values: Mapping[str, Sequence[float]], **more: Any) -> "Row":
-        """A row of which only values by metric and seed are known."""
+        """A row of which only values by metric and seed are known.
+
+        Raises an InputError for a value that is not finite.
+        """
+        values = {key: [float(value) for value in scores] for key, scores in values.items()}
+        if wrong := [key for key, scores in values.items() if not all(map(math.isfinite, scores))]:
+            raise InputError(f"row {shown(name)}: {wrong[0]}: must be finite numbers; leave out seeds without one")
+        more = {"states": ["done"] * max(map(len, values.values()), default=0)} | more
         samples = {key: sample for key, scores in values.items() if (sample := sample_of_seeds(scores))}
         return cls(name=name, values=values, samples=samples, **more)
 

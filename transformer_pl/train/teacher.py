@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from transformer_pl.config import Component, Config, Optim, Sizes, sizes
 from transformer_pl.config.components import NamedByText, before_options, build, mentions, options_of_class
+from transformer_pl.config.types import SEEDS
 from transformer_pl.data.prepare import prepared_dataset, with_same_training
 from transformer_pl.data.prepared import Prepared
 from transformer_pl.model import Transformer
@@ -94,7 +95,7 @@ def load_teachers(config: Config, runs: Path, prepared: Prepared) -> dict[str, A
         return Teacher(trained_model(trained_config(*found), prepared, found[0]))
 
     # The student's random numbers do not depend on its teacher's, nor are they the same.
-    with same_random_numbers((config.seed + 1) % 2**32):
+    with same_random_numbers((config.seed + 1) % SEEDS):
         return _replaced(config.optim.loss, load)
 
 
