@@ -524,3 +524,12 @@ def test_nothing_slow_is_imported(tmp_path):
     )
     completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert completed.stdout.rstrip().endswith("[]"), completed.stderr
+
+
+def test_rows_that_could_each_be_base_keep_their_names(tmp_path):
+    path = write(tmp_path, *lines_of({"base": [0.1, 0.2, 0.3], "baseline": [0.5, 0.6, 0.7]}))
+    words = [path, "--row=h", "--metric=acc"]
+    first, *_ = printed(*words, "--base=baseline", "--format=md").splitlines()
+    assert "base is" in first and "than base (baseline)" in first
+    (pair,) = csv.DictReader(io.StringIO(printed(*words, "--pairs", "--format=csv")))
+    assert {pair["row"], pair["other"]} == {"base", "baseline"}

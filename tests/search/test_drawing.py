@@ -96,6 +96,11 @@ def test_processes_that_draw_at_once_stay_within_run_cap(tmp_path):
     assert sum(planned is not None for planned in drawn) == 2 and len(queues[0].study.get_trials()) == 2
 
 
+def test_who_only_looks_for_a_study_makes_no_database(tmp_path):
+    assert find_study(search_of(), tmp_path, f"sqlite:///{tmp_path}/study.db") is None
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("url", [None, "sqlite:///{}/study.db"], ids=["journal", "database"])
 def test_a_trial_is_drawn_again_when_no_living_process_holds_it(tmp_path, url):
     """Not while the command lives that has drawn it, nor while a process trains it. It keeps its number and folder."""

@@ -473,7 +473,7 @@ def test_csv_has_full_precision_and_json_is_equal():
 
 
 ODD = ["a_b&c%d#e~f^g\\h|i{j}", "[64, 64]", "*star", "two\nlines", "<b>", "`x` 'y' \"z\"", "--a -1"]
-ODD += ["größer ∞ λσω ≥ – → 日本"]
+ODD += ["größer ∞ λσω ≥ – → 日本 ệ ơ ư"]
 
 
 def test_markdown_shows_every_name_as_it_is():

@@ -314,9 +314,11 @@ def _looks(path: Path, values: list, seeds: int, mistakes: list[str]) -> tuple[i
     counts = [int(word) for word in words if re.fullmatch("[0-9]{1,9}", word)]
     is_right = len(counts) == len(words) and counts == sorted({*counts}) and counts[:1] >= [2] and counts[-1] == seeds
     if len(values) > 1 or not is_right:
-        rule = f"must be increasing numbers of seeds, from 2 or more to {seeds}, which each row has"
+        rule = f"must be increasing numbers of seeds, the first 2 or more and the last those of each row, here {seeds}"
         last, given = max(3, seeds), shown(values if len(values) > 1 else values[0])
-        remedy = f'such as looks: {{value: "2 {last}"}} in the file, or --looks 2,{last}; change looks or the seeds'
+        more = f" --seeds {','.join(map(str, range(1, last + 1)))}" if seeds < last else ""
+        example = f'looks: {{value: "2 {last}"}} in the file, or --looks 2,{last}{more}'
+        remedy = f"such as {example}; change looks or the seeds"
         mistakes.append(f"{path}: looks = {given}: {rule}, {remedy}")
     return tuple(counts)
 

@@ -58,7 +58,9 @@ def runs_rows(path: Path, options: RunsReport) -> tuple[list[Row], About]:
     if len(rows) > MOST_ROWS:
         rule = f"must make at most {MOST_ROWS} rows, but make {len(rows):,}"
         raise InputError(f"--row {','.join(options.row)}: {rule}; name columns that runs of one configuration share")
-    rows = with_base(rows, options.base or _named_base(path, rows), is_reference=False)
+    rows = with_base(rows, options.base or (None if options.pairs else _named_base(path, rows)), is_reference=False)
+    if sum(row.name.lower() in BASES for row in rows) == 1:  # else each needs its own name
+        rows = [replace(row, own_name="") if row.is_base and row.name.lower() in BASES else row for row in rows]
     rows.sort(key=lambda row: not row.is_base)  # the others in the order of the file
     if options.pairs:
         _refuse_untested(path, rows, options)
@@ -143,8 +145,7 @@ def _of_items(path: Path, runs: Runs, metric: str, places: Sequence[int], items:
 
 
 def _row(name: str, runs: Runs, values: Mapping[str, Sequence[float]], states: Sequence[str]) -> Row:
-    own_name = "" if name.lower() in BASES else name
-    return Row.of_values(name, values, own_name=own_name, states=states, settings=runs.settings[name])
+    return Row.of_values(name, values, own_name=name, states=states, settings=runs.settings[name])
 
 
 def _named_base(path: Path, rows: Sequence[Row]) -> str | None:

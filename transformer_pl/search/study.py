@@ -84,7 +84,8 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
-    if url is None and not (folder / JOURNAL).exists():  # Optuna would create it
+    file = folder / JOURNAL if url is None else _file_of(url)
+    if file and not file.exists():  # Optuna would create it
         return None
     storage = _open(url, folder)
     try:
@@ -144,6 +145,12 @@ def _open(url: str | None, folder: Path) -> BaseStorage:
     if url is None:
         return JournalStorage(_Journal(str(folder / JOURNAL)))
     return RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # no connection stays open while a trial runs
+
+
+def _file_of(url: str) -> Path | None:
+    """The file of a database; None for one that is on a server."""
+    parsed = make_url(url)
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
 def check_url(url: str) -> None:

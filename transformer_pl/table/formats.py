@@ -216,8 +216,8 @@ def _latex(text: str) -> str:
 
 def _latex_letter(character: str) -> str:
     """A letter as it stands, if every LaTeX has it; another character only where the engine knows Unicode."""
-    base = unicodedata.normalize("NFD", character)[0]
-    if base.isascii() or character in "ßæøåœÆØŒ":
+    is_known = character < "\u0180" and unicodedata.normalize("NFD", character)[0].isascii()
+    if character.isascii() or is_known or character in "ßæøåœÆØŒ":
         return character
     return rf"\ifdefined\Umathchar {character}\else\texttt{{U+{ord(character):04X}}}\fi{{}}"
 
