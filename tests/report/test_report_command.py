@@ -424,6 +424,7 @@ def test_files_of_names_that_do_not_fit(words, tmp_path, text, named):
         # what would do nothing
         ("--trials --format=csv --rows=names.yaml", "--rows"),
         ("--trials --format=csv --margin=bleu=1", "--margin"),
+        *((f"--format={form} --columns=row", "--columns") for form in ("csv", "json")),
         ("--pairs --rows=names.yaml", "--rows"),
         # what the page does not have is not sent to W&B
         *((f"--wandb {other}", "--wandb") for other in ("--pairs", "--split=test", "--trials --format=csv")),

@@ -90,6 +90,8 @@ class TableChoice:
             raise InputError("--format html: the page has the usual table; leave out --pairs")
         if self.format != "tex":
             refuse_options(self, ["caption"], "is for --format tex, which is not given")
+        if self.format in FOR_PROGRAMS:
+            refuse_options(self, ["columns"], f"is for tables to read; --format {self.format} has every column")
 
     @property
     def has_page(self) -> bool:
