@@ -7,8 +7,9 @@
     python tests/benchmarks/archive.py --ids        gives the archived trials the ids that they have today
 
 Adds to sweeps/results/NAME.tar.xz, by default SCALE.tar.xz, what a table needs of each trial of a runs folder: results,
-scores of sentences and identity, without weights and text. A trial that an archive has already stays as it is. Paths
-of the machine are left out. Of a sweep with looks it adds the plan and the decisions, and of a search the study and
+scores of sentences and identity, without weights and text. A trial that an archive has already stays as it is; those of
+a NAME such as replications/base were trained once more, so that the two can be compared. Paths of the machine are left
+out. Of a sweep with looks it adds the plan and the decisions, and of a search the study and
 best.yaml. Then every row of the tables whose commands stand in sweeps/README.md and RESULTS.md is written into
 sweeps/results/tables.csv, and the cells of the tables of these pages are written anew. Which rows these show, and what
 sentences say of them, is not.
@@ -26,7 +27,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -54,11 +55,9 @@ FILES = ("env.json", "identity.json", "result.json", "scores.*.jsonl", "status.j
 OF_LOOKS, OF_SEARCHES = ("plan.json", "look_*.json"), ("study.journal", "best.yaml")
 
 
-def add_trials(scale: str, runs: Path, trials: Path) -> int:
-    """Copy the trials of a scale that no archive has, and return their number."""
+def add_trials(scale: str, runs: Path, trials: Path, known: Container[str]) -> int:
+    """Copy the trials of a scale, but those with known names, and return their number."""
     added = 0
-    with shipped_runs() as shipped:
-        known = {trial.name for trial in Path(shipped, "trials").iterdir()}
     for result in sorted((runs / "trials").glob("*/result.json")):
         target = trials / result.parent.name
         if json.loads(result.read_text())["scale"] == scale and target.name not in known:
@@ -218,8 +217,11 @@ def renew_ids(folder: Path) -> int:
 
 
 def main(scale: str, runs: str, name: str = "") -> None:
+    with shipped_runs() as shipped:
+        known = {trial.name for trial in Path(shipped, "trials").iterdir()}
     with unpacked(RESULTS / f"{name or scale}.tar.xz") as folder:
-        print(f"{add_trials(scale, Path(runs), folder / 'trials')} trials added")
+        known = set() if name.startswith("replications/") else known
+        print(f"{add_trials(scale, Path(runs), folder / 'trials', known)} trials added")
         add_sweeps(Path(runs), folder / "sweeps")
 
 

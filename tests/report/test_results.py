@@ -119,6 +119,37 @@ def shipped_table(trials, runs, words):
     return sweep_table(grid, names=read_row_names(grid.sweep, ROOT / words.split()[0], None))[0]
 
 
+@pytest.mark.slow
+def test_base_of_multi30k_on_a_cpu_decides_what_the_page_says(runs, tmp_path):
+    """Its table is printed as the page says, with this base in the place of that on a GPU."""
+    for archive in ("multi30k", "replications/multi30k-base"):
+        with tarfile.open(RESULTS / f"{archive}.tar.xz") as files:
+            files.extractall(tmp_path, filter="data")
+    words = [ROOT / "sweeps" / "table3.yaml", "--scale=multi30k", "--seeds=1,2,3"]
+    tables = {}
+    for folder in (runs, tmp_path):
+        for lines in ([], ["--trials"]):
+            code, out, _ = ended(report.main, *words, f"--runs={folder}", "--format=csv", *lines)
+            assert code == 0
+            tables[folder, bool(lines)] = list(csv.DictReader(out.splitlines()))
+    rows = {one["row"]: one for one in tables[tmp_path, False]}
+
+    def number(row, key):
+        return float(rows[row][f"val/bleu.{key}"])
+
+    low, high = number("N=2", "difference.low"), number("N=2", "difference.high")
+    said = [f"{number('base', 'mean'):.1f} ± {number('base', 'sd'):.1f} BLEU, which cannot be told"]
+    said.append(f"N = 2 keeps its star ({number('N=2', 'difference'):.1f}, {low:.1f} to {high:.1f})")
+    for row, name in (("N=4", "N = 4"), ("d_ff=1024", "half of d_ff")):
+        said.append(f"{name} ({number(row, 'difference'):.1f}, p {number(row, 'difference.p'):.3f})")
+    scores = [
+        [float(one["val/bleu"]) for one in tables[folder, True] if one["row"] == "base"] for folder in (runs, tmp_path)
+    ]
+    said.append(f"from the H200's (p {stats.ttest_ind(*scores).pvalue:.2f})")
+    page = " ".join((ROOT / "sweeps" / "README.md").read_text(encoding="utf-8").split())
+    assert [one for one in said if one not in page] == []
+
+
 @pytest.mark.parametrize(
     ("words", "printed"),
     [pytest.param(*one, id=one[0], marks=marks_of_file(Path(one[0].split()[0]).stem)) for one in tables()],
