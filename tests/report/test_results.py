@@ -132,7 +132,7 @@ def test_base_of_multi30k_on_a_cpu_decides_what_the_page_says(runs, tmp_path):
             code, out, _ = ended(report.main, *words, f"--runs={folder}", "--format=csv", *lines)
             assert code == 0
             tables[folder, bool(lines)] = list(csv.DictReader(out.splitlines()))
-    rows = {one["row"]: one for one in tables[tmp_path, False]}
+    rows = {one["name"]: one for one in tables[tmp_path, False]}
 
     def number(row, key):
         return float(rows[row][f"val/bleu.{key}"])
