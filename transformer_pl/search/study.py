@@ -85,7 +85,8 @@ def create_study(search: Search, folder: Path, url: str | None) -> Study:
 def find_study(search: Search, folder: Path, url: str | None) -> Study | None:
     """Load the study of a search; None where there is none. Raises an InputError."""
     file = folder / JOURNAL if url is None else _file_of(url)
-    if file and not file.exists():  # Optuna would create it
+    could_be = url is None or (file is not None and file.parent.is_dir())  # else the URL is wrong
+    if file and could_be and not file.exists():  # Optuna would create it
         return None
     storage = _open(url, folder)
     try:
