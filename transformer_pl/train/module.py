@@ -169,7 +169,8 @@ class TransformerModule(L.LightningModule):
         Raises an InputError for the last state of a start whose loss has other weights or auxiliary losses.
         """
         self._seconds, sums = checkpoint["trained"]["seconds"], torch.tensor(checkpoint["trained"]["sums"])
-        if sums.shape[1] != len(self._trained) or checkpoint["state_dict"].keys() != self.state_dict().keys():
+        weights = checkpoint.get("state_dict")  # which fsdp2 keeps elsewhere
+        if sums.shape[1] != len(self._trained) or (weights and weights.keys() != self.state_dict().keys()):
             rule = "must go on with a loss that has the weights and auxiliary losses of its start's"
             remedy = "leave optim.loss as it is there, or set model.start_with=weights"
             raise InputError(f"model.start_with = all: {rule}; {remedy}")
