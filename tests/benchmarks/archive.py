@@ -9,10 +9,9 @@
 Adds to sweeps/results/NAME.tar.xz, by default SCALE.tar.xz, what a table needs of each trial of a runs folder: results,
 scores of sentences and identity, without weights and text. A trial that an archive has already stays as it is; those of
 a NAME such as replications/base were trained once more, so that the two can be compared. Paths of the machine are left
-out. Of a sweep with looks it adds the plan and the decisions, and of a search the study and
-best.yaml. Then every row of the tables whose commands stand in sweeps/README.md and RESULTS.md is written into
-sweeps/results/tables.csv, and the cells of the tables of these pages are written anew. Which rows these show, and what
-sentences say of them, is not.
+out. Of a sweep with looks it adds the plan and the decisions, and of a search the study and best.yaml. Then every row
+of the tables whose commands stand in sweeps/README.md and RESULTS.md is written into sweeps/results/tables.csv, and the
+cells of the tables of these pages are written anew. Which rows these show, and what sentences say of them, is not.
 
 --ids is for a change of what an id is made of, while the code of the components is that of the trials. It makes each
 identity anew, from the config and the code that are here, and puts the new ids in the place of the old ones.
@@ -60,7 +59,7 @@ def add_trials(scale: str, runs: Path, trials: Path, known: Container[str]) -> i
     added = 0
     for result in sorted((runs / "trials").glob("*/result.json")):
         target = trials / result.parent.name
-        if json.loads(result.read_text())["scale"] == scale and target.name not in known:
+        if json.loads(result.read_text())["scale"] == scale and target.name not in known and not target.exists():
             target.mkdir(parents=True)
             for file in (file for pattern in FILES for file in result.parent.glob(pattern)):
                 (target / file.name).write_text(without_paths(file.read_text()).replace("-dirty", ""))
@@ -217,10 +216,11 @@ def renew_ids(folder: Path) -> int:
 
 
 def main(scale: str, runs: str, name: str = "") -> None:
-    with shipped_runs() as shipped:
-        known = {trial.name for trial in Path(shipped, "trials").iterdir()}
+    known = set[str]()
+    if not name.startswith("replications/"):
+        with shipped_runs() as shipped:
+            known = {trial.name for trial in Path(shipped, "trials").iterdir()}
     with unpacked(RESULTS / f"{name or scale}.tar.xz") as folder:
-        known = set() if name.startswith("replications/") else known
         print(f"{add_trials(scale, Path(runs), folder / 'trials', known)} trials added")
         add_sweeps(Path(runs), folder / "sweeps")
 

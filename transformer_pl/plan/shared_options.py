@@ -4,7 +4,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,3 +156,11 @@ def other_table(options: TableOptions) -> str:
     """The options that make another table of the sweep file, as they are typed."""
     changed, budget = dict(sorted(options.set.items())), options.tries if options.retune else None
     return shlex.join(words_of(TableOptions(set=changed, retune=options.retune, budget=budget)))
+
+
+def report_command(file: Path, options: TableOptions, *words: str, **changed: Any) -> str:
+    """The command that prints the table of a sweep file with these options, some of them changed, and further words."""
+    own = {stated.name: getattr(options, stated.name) for stated in fields(TableOptions)}
+    return shlex.join(
+        ["python", "-m", "transformer_pl.report", str(file), *words_of(TableOptions(**own | changed)), *words]
+    )

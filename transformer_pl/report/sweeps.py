@@ -3,16 +3,15 @@
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shlex import join
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformer_pl.plan.plan import main_metric, plan_trials
 from transformer_pl.plan.retune import plan_retuning
-from transformer_pl.plan.shared_options import TableOptions, margins, other_table, sweep_folder
+from transformer_pl.plan.shared_options import TableOptions, margins, other_table, report_command, sweep_folder
 from transformer_pl.plan.sweep_file import SHIPPED, Sweep, leading_comment, located, read_sweep
 from transformer_pl.report.decisions import options_of_looks, read_decisions
 from transformer_pl.report.facts import OF_TEST_SET
@@ -21,7 +20,7 @@ from transformer_pl.report.report_options import SweepReport
 from transformer_pl.report.sweep_rows import Grid
 from transformer_pl.report.sweep_table import rows_and_about
 from transformer_pl.report.tables import Report, table_of
-from transformer_pl.runtime.command_line import DEFAULT_RUNS, refuse_options, words_of
+from transformer_pl.runtime.command_line import DEFAULT_RUNS, refuse_options
 from transformer_pl.runtime.errors import InputError, warn
 from transformer_pl.table.formats import Table
 from transformer_pl.table.scales import scales_table
@@ -171,9 +170,7 @@ def _without_trials(file: Path, sweep: Sweep, options: TableOptions) -> str:
     is_shipped = isinstance(options, SweepReport) and options.shipped
     rule = f"{file}: must have trials {'that ship' if is_shipped else f'in {options.runs}'}, but has none yet"
     ships = located(file).parent == SHIPPED and any(one.name.startswith(f"{sweep.scale}.") for one in archives())
-    same = {stated.name: getattr(options, stated.name) for stated in fields(TableOptions)} | {"runs": DEFAULT_RUNS}
-    words = [str(file), "--shipped", *words_of(TableOptions(**same))]
-    command = join(["python", "-m", "transformer_pl.report", *words])
+    command = report_command(file, options, "--shipped", runs=DEFAULT_RUNS)
     others = f"see those that ship: {command}; or " if ships and not is_shipped else ""
     return f"{rule}{_elsewhere(sweep, options)}; {others}{REMEDY}"
 

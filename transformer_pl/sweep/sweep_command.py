@@ -14,7 +14,7 @@ from rich.console import Console
 from transformer_pl.config import Config, Data
 from transformer_pl.config.levels import scale_names
 from transformer_pl.plan.queue import TrialQueue
-from transformer_pl.plan.shared_options import TableOptions, other_table
+from transformer_pl.plan.shared_options import other_table, report_command
 from transformer_pl.plan.sweep_file import leading_comment, located
 from transformer_pl.report.tables import Report
 from transformer_pl.runtime.command_line import words_of
@@ -90,9 +90,8 @@ class SweepCommand:
     @property
     def report_command(self) -> str:
         """The command that prints the table again from the results."""
-        which = TableOptions(**{stated.name: getattr(self.options, stated.name) for stated in fields(TableOptions)})
         margins = [word for name, size in self.options.margin for word in ("--margin", f"{name}={size:g}")]
-        return join(["python", "-m", "transformer_pl.report", str(self.options.file), *words_of(which), *margins])
+        return report_command(self.options.file, self.options, *margins)
 
     def launch(self, queue: TrialQueue, configs: Iterable[Config], ended: int, waits: bool = False) -> int:
         """Train what the queue gives out; return 0, or the exit code of the signal that stopped it.
