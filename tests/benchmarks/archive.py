@@ -47,7 +47,7 @@ from transformer_pl.trials.trial_of import trial_of
 
 RESULTS = ROOT / "sweeps" / "results"
 SCORES = ("BLEU", "bits/byte", "F1", "Δ BLEU", "Δ bits/byte", "Δ F1")
-COLUMNS = ("row", "PPL", "PPL / base", *SCORES, "Δ 95 %", "p", "seeds", "step")
+COLUMNS = ("row", "PPL", "PPL / base", "PPL / base 95 %", "p of PPL", *SCORES, "Δ 95 %", "p", "seeds", "step")
 PICTURE = re.compile(r"^    python -m transformer_pl.(?:sweep|report) (.*)$|^!\[.*\]\((figures/.*)\)$", re.MULTILINE)
 PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.*.jsonl", "status.json")
@@ -68,15 +68,21 @@ def add_trials(scale: str, runs: Path, trials: Path, known: Container[str]) -> i
 
 
 def without_paths(text: str) -> str:
-    """Of the runs folder only `runs` is left, and of a folder with text its name."""
-    return re.sub(r'("data\.path": "|data\.path=)[^" ]*/', r"\1", re.sub(r'(--runs[= ])[^" ]+', r"\1runs", text))
+    """The runs folder becomes `runs`, a folder with text only keeps its name, and commands lose its option."""
+    text = re.sub(r'(--runs[= ])[^" ]+', r"\1runs", re.sub(r' --set data\.path=[^" ]+', "", text))
+    return re.sub(r'("data\.path": "|data\.path=)[^" ]*/', r"\1", re.sub(r'[^" ]*/(sweeps/\w+\.yaml)', r"\1", text))
 
 
 def add_sweeps(runs: Path, sweeps: Path) -> None:
-    """Copy the plan and the decisions of each sweep with looks, and the study of each search."""
+    """Copy the plan and the decisions of each sweep with looks, and the study of each search.
+
+    The name of a sweep's folder loses the hash that `--set data.path=FOLDER` adds to it.
+    """
     for files in (OF_LOOKS, OF_SEARCHES):
         for found in (runs / "sweeps").glob(f"*/{files[-1]}"):
-            target = sweeps / found.parent.name
+            plan, name = found.parent / "plan.json", found.parent.name
+            is_elsewhere = plan.exists() and " --set data.path=" in json.loads(plan.read_text())["command"]
+            target = sweeps / (name.rpartition("-")[0] if is_elsewhere else name)
             target.mkdir(parents=True, exist_ok=True)
             for file in (file for pattern in files for file in found.parent.glob(pattern)):
                 (target / file.name).write_text(without_paths(file.read_text()))

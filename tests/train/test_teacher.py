@@ -211,7 +211,15 @@ def test_a_teacher_is_no_part_of_the_student_however_its_loss_keeps_it(module):
     assert student.loss.weight is teachers[0].model.embedding.weight and student.loss.weight.grad is None
 
 
-@pytest.mark.parametrize("given", [{}, {"optim.loss.other": "ID"}, {"optim.loss.teachers": "[ID,ID]"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"optim.loss.other": "ID"}, marks=pytest.mark.slow),
+        {"optim.loss.teachers": "[ID,ID]"},
+    ],
+    ids=str,
+)
 def test_teachers_may_be_several_and_may_be_left_out(module, copied, given):
     """The rehearsal has untrained ones in their place. The id depends on their weights, not on their names alone."""
     module(MAYBE)

@@ -11,6 +11,7 @@ from transformer_pl.runtime.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("unrehearsed")
 KEYS = {"optim.max_steps": 6, "trainer.val_every": 3, "trainer.log_every": 1, "model.p_drop": 0.1}
+EVERY_DAY = ("the rate", "a weight", "data at a validation", "a number", "threads")  # the slow tests try all changes
 
 
 def test_a_training_with_watchers_is_the_training_without(tmp_path):
@@ -26,7 +27,9 @@ def test_a_training_with_watchers_is_the_training_without(tmp_path):
     assert all(torch.equal(found[name], weight) for name, weight in weights.items())
 
 
-@pytest.mark.parametrize("what", watchers.CHANGES)
+@pytest.mark.parametrize(
+    "what", [what if what in EVERY_DAY else pytest.param(what, marks=pytest.mark.slow) for what in watchers.CHANGES]
+)
 def test_a_watcher_that_changes_the_training_fails_it_and_is_named_with_its_hook(tmp_path, what):
     watcher = {f"{watchers.__name__}.Changes": {"what": what, "in_identity": False}}
     with pytest.raises(InputError, match=f"Changes: .* {watchers.CHANGES[what][0]} "):

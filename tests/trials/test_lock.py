@@ -51,10 +51,11 @@ def test_one_process_holds_it_and_the_others_are_told(tmp_path, holder):
 
 
 @pytest.mark.skipif(not shutil.which("unshare") or os.geteuid() != 0, reason="needs unshare, and root")
-def test_the_same_is_true_in_a_container():
+def test_the_same_is_true_in_a_container(tmp_path):
     """Where processes have numbers of their own."""
+    own = f"--basetemp={tmp_path / 'own'}"  # else it removes what earlier tests have left, which can take minutes
     test = f"{__file__}::{test_one_process_holds_it_and_the_others_are_told.__name__}"
-    words = ["unshare", "-pf", "--mount-proc", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
+    words = ["unshare", "-pf", "--mount-proc", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", own, test]
     assert "1 passed" in subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
 
 
