@@ -163,7 +163,7 @@ def test_a_table_is_that_of_the_trials(trials, runs, words, printed):
     table = shipped_table(trials, runs, words)
     columns = {column.name: column.cells for column in table.columns}
     names = [name for name in printed[0] if any(line[name] for line in printed) and name != "sweep"]
-    assert "p" in names and {name: list(columns[name]) for name in names} == {
+    assert {"p", "p of PPL"} & {*names} and {name: list(columns[name]) for name in names} == {
         name: [line[name] for line in printed] for name in names
     }
     for one in table.contrasts:
