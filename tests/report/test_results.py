@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,6 +202,29 @@ def test_the_page_shows_base_and_every_row_that_differs_significantly():
         differences = {name: "".join(line[score] for score in scores) for name, line in known.items()}
         if any("*" in difference for difference in differences.values()):
             assert {name for name, text in differences.items() if not text or "*" in text} <= shown.keys(), words
+
+
+def test_the_page_says_what_the_loss_decides_at_captions(runs):
+    """And how many trainings its looks have taken and may still take, beside those by BLEU, by what is archived."""
+    found, trainings, last = {}, {}, {}
+    for words, lines in tables():
+        if "--looks" in words and "captions" in words:
+            heading = "PPL / base" if "loss" in words else "Δ BLEU"
+            found[heading] = {line["row"] for line in lines if "*" in line[heading]}
+            seeds = [line["seeds"].split("/") for line in lines]
+            trainings[heading], last[heading] = (sum(int(one[place]) for one in seeds) for place in (0, -1))
+    by_loss, by_bleu = found["PPL / base"], found["Δ BLEU"]
+    (folder,) = (runs / "sweeps").glob("captions-loss@*")
+    verdicts = json.loads((folder / "look_1.json").read_text(encoding="utf-8"))["verdicts"]
+    states = Counter(verdicts.values())
+    numbers = {6: "six", 8: "eight", 3: "three", 7: "seven"}
+    text = shipped_pages().split("### The same rows by loss\n")[1].split("\n## ")[0]
+    page = " ".join(text.split())
+    assert by_bleu < by_loss and states["found"] == len(by_loss)
+    said = f"With {trainings['PPL / base']} trainings {numbers[len(by_loss)]} rows differ, where BLEU found "
+    assert f"{said}{numbers[len(by_bleu)]} with {trainings['Δ BLEU']}." in page
+    assert f"{numbers[states['unlikely']]} can hardly be found later, and {numbers[states['open']]} are open" in page
+    assert f"up to {last['PPL / base'] - trainings['PPL / base']} trainings" in page
 
 
 def test_the_page_counts_what_later_changes_do():
