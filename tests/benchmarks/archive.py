@@ -26,19 +26,21 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tables import COMMAND, PAGES, ROOT, printed, shipped_pages
 
 from transformer_pl.plan.plan import plan_trials
-from transformer_pl.plan.sweep_file import read_sweep
+from transformer_pl.plan.shared_options import sweep_folder
+from transformer_pl.plan.sweep_file import Sweep, read_sweep
 from transformer_pl.report.__main__ import main as report
 from transformer_pl.report.decisions import read_decisions
 from transformer_pl.runtime.files import write_json
-from transformer_pl.sweep.sweep_options import read_options
+from transformer_pl.sweep.sweep_options import SweepOptions, read_options
 from transformer_pl.task import Corpus
 from transformer_pl.trials.identity import CORE_REVISION, Identity
 from transformer_pl.trials.runs_folder import RunsFolder, corpus_of_trials, trained_config
@@ -76,16 +78,25 @@ def without_paths(text: str) -> str:
 def add_sweeps(runs: Path, sweeps: Path) -> None:
     """Copy the plan and the decisions of each sweep with looks, and the study of each search.
 
-    The name of a sweep's folder loses the hash that `--set data.path=FOLDER` adds to it.
+    A sweep's folder has the name that it has without `--set data.path=FOLDER`.
     """
     for files in (OF_LOOKS, OF_SEARCHES):
         for found in (runs / "sweeps").glob(f"*/{files[-1]}"):
-            plan, name = found.parent / "plan.json", found.parent.name
-            is_elsewhere = plan.exists() and " --set data.path=" in json.loads(plan.read_text())["command"]
-            target = sweeps / (name.rpartition("-")[0] if is_elsewhere else name)
-            target.mkdir(parents=True, exist_ok=True)
-            for file in (file for pattern in files for file in found.parent.glob(pattern)):
-                (target / file.name).write_text(without_paths(file.read_text()))
+            copied = {file.name: without_paths(file.read_text()) for name in files for file in found.parent.glob(name)}
+            folder = found.parent
+            if plan := copied.get("plan.json"):
+                options, sweep = sweep_of(json.loads(plan))
+                folder = sweep_folder(sweep, options)
+            (sweeps / folder.name).mkdir(parents=True, exist_ok=True)
+            for name, text in copied.items():
+                (sweeps / folder.name / name).write_text(text)
+
+
+def sweep_of(plan: Mapping[str, Any]) -> tuple[SweepOptions, Sweep]:
+    """The sweep of an archived plan, and the options of its command."""
+    options = read_options(shlex.split(plan["command"])[3:])
+    given = (options.scale, options.seeds, options.set, None, options.looks, options.base_seeds)
+    return options, read_sweep(options.file, *given)
 
 
 def decide_anew(folder: Path) -> int:
@@ -93,10 +104,7 @@ def decide_anew(folder: Path) -> int:
     plans = [file for file in folder.glob("sweeps/*/plan.json") if [*file.parent.glob("look_*.json")]]
     for file in plans:
         plan = json.loads(file.read_text())
-        options = read_options(shlex.split(plan["command"])[3:])
-        sweep = read_sweep(
-            options.file, options.scale, options.seeds, options.set, None, options.looks, options.base_seeds
-        )
+        options, sweep = sweep_of(plan)
         runs = RunsFolder(folder)
         trials = plan_trials(sweep, runs, partial(corpus_of_trials, runs=runs))
         for stored, trial in zip(plan["trials"], trials, strict=True):
