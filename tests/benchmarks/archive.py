@@ -9,9 +9,10 @@
 Adds to sweeps/results/NAME.tar.xz, by default SCALE.tar.xz, what a table needs of each trial of a runs folder: results,
 scores of sentences and identity, without weights and text. A trial that an archive has already stays as it is; those of
 a NAME such as replications/base were trained once more, so that the two can be compared. Paths of the machine are left
-out. Of a sweep with looks it adds the plan and the decisions, and of a search the study and best.yaml. Then every row
-of the tables whose commands stand in sweeps/README.md and RESULTS.md is written into sweeps/results/tables.csv, and the
-cells of the tables of these pages are written anew. Which rows these show, and what sentences say of them, is not.
+out, and losses of sentences have six decimals. Of a sweep with looks it adds the plan and the decisions, and of a
+search the study and best.yaml. Then every row of the tables whose commands stand in sweeps/README.md and RESULTS.md is
+written into sweeps/results/tables.csv, and the cells of the tables of these pages are written anew. Which rows these
+show, and what sentences say of them, is not.
 
 --ids is for a change of what an id is made of, while the code of the components is that of the trials. It makes each
 identity anew, from the config and the code that are here, and puts the new ids in the place of the old ones.
@@ -53,6 +54,7 @@ COLUMNS = ("row", "PPL", "PPL / base", "PPL / base 95 %", "p of PPL", *SCORES, "
 PICTURE = re.compile(r"^    python -m transformer_pl.(?:sweep|report) (.*)$|^!\[.*\]\((figures/.*)\)$", re.MULTILINE)
 PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.*.jsonl", "status.json")
+NLL = re.compile(r'(?<="nll": )[^,}]+')  # of a sentence; what follows the sixth decimal is a third of an archive
 OF_LOOKS, OF_SEARCHES = ("plan.json", "look_*.json"), ("study.journal", "best.yaml")
 
 
@@ -64,7 +66,8 @@ def add_trials(scale: str, runs: Path, trials: Path, known: Container[str]) -> i
         if json.loads(result.read_text())["scale"] == scale and target.name not in known and not target.exists():
             target.mkdir(parents=True)
             for file in (file for pattern in FILES for file in result.parent.glob(pattern)):
-                (target / file.name).write_text(without_paths(file.read_text()).replace("-dirty", ""))
+                text = without_paths(file.read_text()).replace("-dirty", "")
+                (target / file.name).write_text(NLL.sub(lambda found: f"{float(found[0]):.6f}", text))
             added += 1
     return added
 
