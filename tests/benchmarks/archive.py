@@ -52,7 +52,7 @@ RESULTS = ROOT / "sweeps" / "results"
 SCORES = ("BLEU", "bits/byte", "F1", "Δ BLEU", "Δ bits/byte", "Δ F1")
 COLUMNS = ("row", "PPL", "PPL / base", "PPL / base 95 %", "p of PPL", *SCORES, "Δ 95 %", "p", "seeds", "step")
 PICTURE = re.compile(r"^    python -m transformer_pl.(?:sweep|report) (.*)$|^!\[.*\]\((figures/.*)\)$", re.MULTILINE)
-PRINTED = ("paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
+PRINTED = ("paper PPL / base", "paper Δ BLEU", "Narang et al. 2021 Δ BLEU")
 FILES = ("env.json", "identity.json", "result.json", "scores.*.jsonl", "status.json")
 NLL = re.compile(r'(?<="nll": )[^,}]+')  # of a sentence; what follows the sixth decimal is a third of an archive
 OF_LOOKS, OF_SEARCHES = ("plan.json", "look_*.json"), ("study.journal", "best.yaml")

@@ -122,8 +122,11 @@ def test_a_note_says_how_the_machines_of_trials_differ(tmp_path, key, value):
         assert (word in " ".join(facts_of(Grid(sweep, of_row)).others)) == (of_row is planned)
 
 
-def test_a_printed_number_stands_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("numbers", "said"), [("bleu: 25.8 ± 0.2", "alone, without a deviation"), ("ppl: 0, bleu: 25.8", "ppl = 0")]
+)
+def test_a_printed_number_stands_alone_and_can_be_one(tmp_path, numbers, said):
     path = tmp_path / "one.rows.yaml"
-    path.write_text("source: X\nrows: [{row: base, published: {bleu: 25.8 ± 0.2}}]\n")
-    with pytest.raises(InputError, match="alone, without a deviation"):
+    path.write_text(f"source: X\nrows: [{{row: base, published: {{{numbers}}}}}]\n")
+    with pytest.raises(InputError, match=said):
         read_rows_file(path)

@@ -443,9 +443,17 @@ def test_printed_numbers_and_their_differences_stand_beside_ours():
     made = table(printed_rows(), printed=PAPER)
     assert column(made, "paper BLEU")[:2] == ["25.8", "25.7"] and column(made, "paper Δ BLEU")[:2] == ["", "-0.1"]
     assert column(made, "paper params")[:2] == ["65M", ""] and column(made, "row")[:2] == ["base", "(A) h=2 d_k=1"]
-    assert column(made, "paper Δ PPL")[:2] == ["", "+0.08"]
+    assert column(made, "paper PPL / base")[:2] == ["", f"{5 / 4.92:.2f}"]
     others = table(printed_rows(), printed=PAPER._replace(source="Them 2020, Table 1", is_paper=False))
     assert column(others, "Them 2020 BLEU") == column(made, "paper BLEU") and "paper BLEU" not in names(others)
+
+
+@pytest.mark.parametrize(("main", "kept"), [(0, "paper Δ BLEU"), (1, "paper PPL / base")])
+def test_what_is_printed_of_the_main_metric_is_on_the_page_and_is_dropped_last(main, kept):
+    made = table(printed_rows(), printed=PAPER, outcomes=[[BLEU, PPL], [PPL, BLEU]][main])
+    ranks = {column.name: (column.page is not None, column.drop_rank) for column in made.columns}
+    both = ["paper Δ BLEU", "paper PPL / base"]
+    assert max(both, key=ranks.__getitem__) == kept and sum(ranks[name][0] for name in both) == 1
 
 
 # --- Output formats

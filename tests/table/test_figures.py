@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import ROOT, a_result
-from made_rows import sweep_table
+from made_rows import PPL, sweep_table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from shipped_components import marks_of
@@ -139,6 +139,16 @@ def test_crosses_are_explained_where_there_are_some(printed):
     crosses = axes.collections[-1].get_offsets()
     has_some = any(one is not None for one in printed)
     assert ("cross" in axes.get_xlabel()) == has_some == bool(crosses.count())
+
+
+def test_a_cross_stands_at_the_ratio_of_perplexities_where_ours_are_ratios():
+    """The paper's row has 5.29 where its base has 4.92, and a BLEU that is 0.9 lower."""
+    printed = PrintedTable("a paper", Printed("base", 25.8, 4.92))
+    row = Row(name="h=1", values={"val/loss": [1.1]}, printed=Printed("A", 24.9, 5.29))
+    ours = Contrast(row, PPL, 0.1, estimate=Estimate(0.1, (), 0.01, 50))
+    axes = drawn(forest([ours], printed).figure)
+    ((x, _),) = axes.collections[-1].get_offsets()
+    assert x == pytest.approx(5.29 / 4.92)
 
 
 def test_the_pareto_front_is_filled():

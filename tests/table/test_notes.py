@@ -1,10 +1,11 @@
 """The notes under a table: how far it stands in the paper's order."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_rows import row, table
+from made_rows import BLEU, PPL, row, table
 from scipy.stats import rankdata
 
 from transformer_pl.table.row import Printed, PrintedTable
@@ -29,6 +30,20 @@ def test_the_order_is_of_eight_rows_or_more_whose_numbers_are_printed():
         assert "+1.00 (8 rows" in order_note([*rows, another]) and not order_note([*rows[:7], another])
     for ours, theirs in ((range(8), [20] * 8), ([10] * 8, range(20, 28))):  # with a constant it is undefined
         assert not order_note([beside([1 + a], b) for a, b in zip(ours, theirs, strict=True)])
+
+
+def test_the_order_is_in_the_main_metric():
+    """A table that is decided by perplexity is compared with printed perplexities, whatever the scores say."""
+    printed = PAPER._replace(base=Printed("base", 25.8, 4.92))
+    base = row("base", 30.0, printed=printed.base)
+    rows = [row(f"{i}", 30.0 + i, ppl=3.0 + i, printed=Printed("A", 26.0 - i, 5.0 + i)) for i in range(8)]
+    for main, order in ((BLEU, "-1.00"), (PPL, "+1.00")):
+        notes = table([base, *rows], printed=printed, outcomes=[main, *({BLEU, PPL} - {main})]).notes
+        (said,) = (note for note in notes if "Spearman" in note)
+        assert f"{main.title}: {order} (8 rows" in said
+    no_perplexities = [replace(one, printed=one.printed._replace(ppl=None)) for one in rows]
+    notes = table([base, *no_perplexities], printed=printed, outcomes=[PPL, BLEU]).notes
+    assert not any("Spearman" in note for note in notes)
 
 
 def test_the_order_has_the_interval_of_bonett_and_wright():

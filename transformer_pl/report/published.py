@@ -48,6 +48,8 @@ class Published(Section):
     def _has_numbers(self) -> "Published":
         if not self.numbers:
             raise ValueError("must have a metric with its number, such as bleu: 25.5")
+        if (ppl := self.numbers.get("ppl", 1.0)) <= 0:
+            raise ValueError(f"ppl = {ppl:g}: must be above 0; correct it")
         return self
 
     @property

@@ -62,7 +62,7 @@ def columns_of(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[
             columns += _of_ratio(outcome, of_rows, 10 * place)
         else:
             columns += _of_outcome(outcome, of_rows, about, 10 * place)
-    return [*columns, *(_printed(rows, about.printed, about.score) if about.printed else ())]
+    return [*columns, *(_printed(rows, about.printed, about) if about.printed else ())]
 
 
 def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
@@ -168,26 +168,30 @@ def _of_ratio(outcome: Outcome, of_rows: Sequence[Contrast], place: int) -> Iter
     yield put(f"detectable {name}", cells.detectable, "The true ratio that would be found in 80 % of cases.", 6)
 
 
-def _printed(rows: Sequence[Row], printed: PrintedTable, score: Outcome) -> Iterator[Column]:
-    """What others have printed beside the rows. score: the main outcome."""
-    title, form, who = score.title, f".{printed.decimals}f", printed.name
+def _printed(rows: Sequence[Row], printed: PrintedTable, about: About) -> Iterator[Column]:
+    """What others have printed beside the rows. The page has what is of the main outcome; a terminal drops it last."""
+    title, form, who = about.score.title, f".{printed.decimals}f", printed.name
+    main, other = (5, 4, 4), (3, 0, None)  # the rank of the number, and the rank and the page of its difference
+    of_ppl, of_score = (main, other) if about.outcomes[0].is_logarithm else (other, main)
     listed = ", ".join(f"{system.label} {system.score:g}" for system in printed.others)
     source = f"The number printed for the same row: {printed.source}."
     others = f"{source} Others: {listed}." if listed else source
     cost = "Training time, times the number of GPUs, times their sustained rate."
-    meaning = "The printed number of the row minus that of base."
+    meaning, ratio = (f"The printed number of the row {how} that of base." for how in ("minus", "divided by"))
     heading = f"test {title}" if printed.split == "test" else title
 
     def number(field: str, form: str = "") -> Callable[[Row], str]:
         return lambda row: cells.number_if_known(row.printed and getattr(row.printed, field), form)
 
-    def change(field: str, form: str) -> Callable[[Row], str]:
-        return lambda row: cells.number_if_known(printed.difference(row.printed, field), form)
+    def change(outcome: Outcome, form: str) -> list[str]:
+        changes = [printed.change(row.printed, outcome) for row in rows]
+        return [cells.number_if_known(None if one is None else outcome.shown(one), form) for one in changes]
 
-    yield column(rows, f"{who} PPL", number("ppl", ".2f"), source, 3)
-    yield column(rows, f"{who} Δ PPL", change("ppl", "+z.2f"), meaning, 0)
-    yield column(rows, f"{who} {heading}", number("score", form), others, 5)
-    yield column(rows, f"{who} Δ {title}", change("score", f"+z{form}"), meaning, 4, page=4)
+    yield column(rows, f"{who} PPL", number("ppl", ".2f"), source, of_ppl[0])
+    if about.loss:
+        yield Column(f"{who} PPL / base", change(about.loss, ".2f"), ratio, *of_ppl[1:])
+    yield column(rows, f"{who} {heading}", number("score", form), others, of_score[0])
+    yield Column(f"{who} Δ {title}", change(about.score, f"+z{form}"), meaning, *of_score[1:])
     yield column(rows, f"{who} params", number("params"), drop_rank=1)
     yield column(rows, f"{who} FLOPs", number("flops"), cost, 2)
 

@@ -101,7 +101,7 @@ def forest(contrasts: Sequence[Contrast], printed: PrintedTable | None = None, t
         return None
     shown, intervals = zip(*known, strict=True)
     names, seeds = [break_name(contrast.row.title) for contrast in shown], [_dots(contrast) for contrast in shown]
-    of_paper = np.array([printed and printed.difference(contrast.row.printed) for contrast in shown], float)
+    of_paper = np.array([_printed(contrast, printed) for contrast in shown], float)
     heights = np.array([0.21 + 0.12 * name.count("\n") for name in names])  # inches
     figure = Figure(figsize=(5.5, 0.75 + heights.sum()), layout="constrained")
     axes, centres, dots = figure.subplots(), heights.cumsum() - heights / 2, np.concatenate(seeds)
@@ -146,9 +146,10 @@ def _near(contrasts: Sequence[Contrast], printed: PrintedTable | None) -> list[C
     none = contrasts[0].outcome.shown(0.0)
     for contrast in contrasts:
         if contrast.estimate:
-            of_paper = (printed and printed.difference(contrast.row.printed)) or 0.0
+            of_paper = _printed(contrast, printed)
             ends = map(contrast.outcome.shown, contrast.estimate.interval())
-            values = [0.0, of_paper, *(value - none for value in (*_dots(contrast), *ends))]
+            drawn = (*_dots(contrast), *ends, none if of_paper is None else of_paper)
+            values = [0.0, *(value - none for value in drawn)]
             reach.append((min(values), max(values), contrast))
     reach.sort(key=lambda row: max(-row[0], row[1]))
     lows, highs = np.array([row[:2] for row in reach]).reshape(-1, 2).T
@@ -156,6 +157,12 @@ def _near(contrasts: Sequence[Contrast], printed: PrintedTable | None) -> list[C
     further = (n for n in range(len(reach) // 2 + 1, len(reach)) if widths[n] > STRETCH * widths[n - 1])
     near = [contrast for *_, contrast in reach[: next(further, len(reach))]]
     return [contrast for contrast in contrasts if contrast in near]
+
+
+def _printed(contrast: Contrast, printed: PrintedTable | None) -> float | None:
+    """Where the paper's difference of a row stands on the axis of ours; None where it is not known."""
+    change = printed.change(contrast.row.printed, contrast.outcome) if printed else None
+    return None if change is None else contrast.outcome.shown(change)
 
 
 def _words(outcome: Outcome, base: str) -> tuple[str, str, str]:

@@ -159,11 +159,11 @@ def no_differences(rows: Sequence[Row], about: About) -> str:
 
 def table_notes(rows: Sequence[Row], contrasts: Mapping[str, Sequence[Contrast]], about: About) -> list[str]:
     """How the rows were trained, what marks mean, what had not converged, and what is missing or was changed."""
-    main, of_score = contrasts[about.outcomes[0].key], contrasts[about.score.key]
+    main = contrasts[about.outcomes[0].key]
     of_each = partial(_of_each, contrasts, about.outcomes)
     margins = [margin_note(margin, contrasts[key], about.trial) for key, margin in about.margins.items()]
     paragraphs: tuple[Sequence[str], ...] = (
-        (*about.facts.training, *_beside_printed(rows, of_score, about.printed), *_costs(rows)),
+        (*about.facts.training, *_beside_printed(rows, main, about.printed), *_costs(rows)),
         of_each(lambda of: (*_spread(of, about.trial), *_tests(of, about), *_marks(rows, of, about))),
         (*of_each(lambda of: _corrections(of, about)), *_looks(main, about)),
         (*about.facts.convergence, *_steps(contrasts.get(STEPS.key, ()))),
@@ -187,16 +187,16 @@ def _of_each(
 
 def _beside_printed(rows: Sequence[Row], contrasts: Sequence[Contrast], printed: PrintedTable | None) -> Iterator[str]:
     """How printed numbers are to be read, and how far our differences from base are in their order, for enough rows
-    that differ."""
+    that differ. contrasts: in the main outcome."""
     if not printed or not any(row.printed for row in rows):
         return
     yield printed.note
-    both = [(contrast.difference, printed.difference(contrast.row.printed)) for contrast in contrasts]
+    both = [(contrast.difference, printed.change(contrast.row.printed, contrast.outcome)) for contrast in contrasts]
     known = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
     if len(known) >= FEWEST_ORDERED and min(len(set(values)) for values in zip(*known, strict=True)) > 1:
         correlation, (low, high) = rank_correlation(*zip(*known, strict=True))
-        whose = "the paper's" if printed.is_paper else "the printed"
-        yield f"Spearman's rank correlation with {whose} differences: {correlation:+.2f}"
+        whose, title = "the paper's" if printed.is_paper else "the printed", contrasts[0].outcome.title
+        yield f"Spearman's rank correlation with {whose} differences in {title}: {correlation:+.2f}"
         yield f"({len(known)} rows; 95 % interval: {low:+.2f} to {high:+.2f})."
 
 

@@ -77,6 +77,14 @@ class PrintedTable(NamedTuple):
         digits = self.decimals if number == "score" else 2
         return None if value is None or of_base is None else round(value - of_base, digits)
 
+    def change(self, row: Printed | None, outcome: Outcome) -> float | None:
+        """The `difference` in an outcome; where values are logarithms, that of the logarithms of the perplexities."""
+        difference = self.difference(row, "ppl" if outcome.is_logarithm else "score")
+        if not outcome.is_logarithm or difference is None:
+            return difference
+        assert row and row.ppl and self.base and self.base.ppl
+        return math.log(row.ppl / self.base.ppl)
+
     @property
     def name(self) -> str:
         """What its columns are called after: the paper, or else where the numbers are from, if that is one place."""
