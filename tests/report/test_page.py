@@ -289,7 +289,7 @@ def test_scores_are_in_sight_and_other_columns_a_key_away(table3_page, browser, 
 
     assert all(right_edge(title) <= width for title in in_sight)
     assert (right_edge("seeds") > width) == (in_sight != FIRST)
-    hidden = page.locator("#results thead th", has_text="paper PPL")
+    hidden = page.locator("#results thead th", has_text="paper PPL / base")
     assert not hidden.is_visible()
     page.locator("#unfold").focus()
     page.keyboard.press("Space")
