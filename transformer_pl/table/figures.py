@@ -54,8 +54,8 @@ SCALES = (
 )
 TRIES = "A point is one training with a seed that is not in the table. No line should be best at its end."
 DIFFERENCES = (
-    "Where an interval crosses zero, the row may be better or worse than base. A dot below it is one {}, as its "
-    "difference from base's mean. An arrow ends an interval that reaches beyond the picture."
+    "Where an interval crosses zero, the row may be better or worse than base. A dot below it is one {}, compared with "
+    "base's mean. An arrow ends an interval that reaches beyond the picture."
 )
 
 
