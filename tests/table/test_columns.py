@@ -456,6 +456,14 @@ def test_what_is_printed_of_the_main_metric_is_on_the_page_and_is_dropped_last(m
     assert max(both, key=ranks.__getitem__) == kept and sum(ranks[name][0] for name in both) == 1
 
 
+@pytest.mark.parametrize("is_by_loss", [False, True])
+def test_a_terminal_drops_the_interval_of_the_main_metric_after_that_of_a_row_alone(is_by_loss):
+    outcomes = [PPL, BLEU] if is_by_loss else [BLEU, PPL]
+    ranks = {one.name: one.drop_rank for one in table(measured([0.0, 0.3, 0.0, 0.1]), outcomes=outcomes).columns}
+    assert (ranks["PPL / base 95 %"] > ranks["BLEU 95 %"]) == is_by_loss
+    assert ranks["p of PPL"] < ranks["PPL / base 95 %"]
+
+
 # --- Output formats
 
 

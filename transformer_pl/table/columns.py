@@ -153,7 +153,8 @@ def _of_outcome(outcome: Outcome, of_rows: Sequence[Contrast], about: About, pla
 
 
 def _of_ratio(outcome: Outcome, of_rows: Sequence[Contrast], place: int) -> Iterator[Column]:
-    """The columns of an outcome whose values are logarithms: it, and its ratio to base's."""
+    """The columns of an outcome whose values are logarithms: it, and its ratio to base's. place: 0 for the main one."""
+    interval, p = (13, 12) if place == 0 else (8, 7)  # ranks
     title, put, name = outcome.title, partial(column, of_rows), f"{outcome.title} / base"
     meaning = f"{outcome.meaning} {'Lower' if outcome.lower_is_better else 'Higher'} is better. {DAGGER}"
     yield put(title, cells.score, meaning, 10, place + 1)
@@ -163,8 +164,8 @@ def _of_ratio(outcome: Outcome, of_rows: Sequence[Contrast], place: int) -> Iter
     )
     yield put(name, cells.difference, meaning, 10, place + 2)
     together = TOGETHER + OPEN * any(contrast.open_end for contrast in of_rows)
-    yield put(f"{name} 95 %", cells.difference_interval, together, 8, place + 2, below=True)
-    yield put(f"p of {title}", cells.p_value, "As p, of the logarithm.", 7)
+    yield put(f"{name} 95 %", cells.difference_interval, together, interval, place + 2, below=True)
+    yield put(f"p of {title}", cells.p_value, "As p, of the logarithm.", p)
     yield put(f"detectable {name}", cells.detectable, "The true ratio that would be found in 80 % of cases.", 6)
 
 
