@@ -45,7 +45,7 @@ class Published(Section):
     source: str = Field("", description="where they were printed (the file's)")
 
     @model_validator(mode="after")
-    def _has_numbers(self) -> "Published":
+    def _is_possible(self) -> "Published":
         if not self.numbers:
             raise ValueError("must have a metric with its number, such as bleu: 25.5")
         if (ppl := self.numbers.get("ppl", 1.0)) <= 0:

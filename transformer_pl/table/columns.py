@@ -62,7 +62,7 @@ def columns_of(rows: Sequence[Row], contrasts: Contrasts, about: About) -> list[
             columns += _of_ratio(outcome, of_rows, 10 * place)
         else:
             columns += _of_outcome(outcome, of_rows, about, 10 * place)
-    return [*columns, *(_printed(rows, about.printed, about) if about.printed else ())]
+    return [*columns, *_printed(rows, about)]
 
 
 def _settings(rows: Sequence[Row], names: Mapping[str, str]) -> list[Column]:
@@ -169,8 +169,10 @@ def _of_ratio(outcome: Outcome, of_rows: Sequence[Contrast], place: int) -> Iter
     yield put(f"detectable {name}", cells.detectable, "The true ratio that would be found in 80 % of cases.", 6)
 
 
-def _printed(rows: Sequence[Row], printed: PrintedTable, about: About) -> Iterator[Column]:
+def _printed(rows: Sequence[Row], about: About) -> Iterator[Column]:
     """What others have printed beside the rows. The page has what is of the main outcome; a terminal drops it last."""
+    if (printed := about.printed) is None:
+        return
     title, form, who = about.score.title, f".{printed.decimals}f", printed.name
     main, other = (5, 4, 4), (3, 0, None)  # the rank of the number, and the rank and the page of its difference
     of_ppl, of_score = (main, other) if about.outcomes[0].is_logarithm else (other, main)
@@ -281,7 +283,7 @@ def _ends(estimate: Estimate | None) -> tuple[float | None, float | None]:
 
 
 def _record_of_printed(row: Row, printed: PrintedTable, key: str) -> Record:
-    """The numbers that others have printed for a row. key: of the main outcome."""
+    """The numbers that others have printed for a row. key: of the score."""
     own, metric = row.printed or Printed(), key.partition("/")[2]
     of_set = f"test/{metric}" if printed.split == "test" else metric
     return {

@@ -70,20 +70,23 @@ class PrintedTable(NamedTuple):
 
         number: score or ppl.
         """
+        both = self._both(row, number)
+        return round(both[0] - both[1], self.decimals if number == "score" else 2) if both else None
+
+    def change(self, row: Printed | None, outcome: Outcome) -> float | None:
+        """The `difference` in an outcome; where values are logarithms, that of the logarithms of the perplexities."""
+        if not outcome.is_logarithm:
+            return self.difference(row)
+        both = self._both(row, "ppl")
+        return math.log(both[0] / both[1]) if both else None
+
+    def _both(self, row: Printed | None, number: str) -> tuple[float, float] | None:
+        """The number of a row and that of base, where they can be compared."""
         base = self.base
         if row is None or base is None or row is base or row.source != base.source:
             return None
         value, of_base = getattr(row, number), getattr(base, number)
-        digits = self.decimals if number == "score" else 2
-        return None if value is None or of_base is None else round(value - of_base, digits)
-
-    def change(self, row: Printed | None, outcome: Outcome) -> float | None:
-        """The `difference` in an outcome; where values are logarithms, that of the logarithms of the perplexities."""
-        difference = self.difference(row, "ppl" if outcome.is_logarithm else "score")
-        if not outcome.is_logarithm or difference is None:
-            return difference
-        assert row and row.ppl and self.base and self.base.ppl
-        return math.log(row.ppl / self.base.ppl)
+        return None if value is None or of_base is None else (value, of_base)
 
     @property
     def name(self) -> str:
